@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from firebrick._native import Frame
 
 _CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint).__code__
+_AGAIN = inspect.unwrap(getattr(torch.utils.checkpoint, "_run_fn_with_dynamo_disabled", lambda: None)).__code__
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 
 
@@ -37,6 +38,8 @@ def run_plain(frame: Frame) -> Any:
         return _calling(code, frame.function, code.co_varnames[: code.co_argcount])
     if code is _CHECKPOINT:
         return _run_all_plain(frame, "use_reentrant")
+    if code is _AGAIN:  # the function of a checkpoint, in a backward that captured code calls
+        return _calling(code, _call, code.co_varnames[:3])
     if disabled is None or "fn" not in code.co_freevars or code.co_varnames[:2] != ("args", "kwargs"):
         marked = "_torchdynamo_disable" in frame.function.__dict__  # other wrappers share the code
         return None if marked else SKIP
@@ -66,8 +69,8 @@ def _calling(code: CodeType, function: Any, names: Sequence[str], guards: Sequen
 def _run_all_plain(frame: Frame, unless: str) -> Any:
     """Code that calls a function again with nothing captured in it, unless its argument `unless` is true.
 
-    A checkpoint runs its function again in the backward, where nothing is captured either, and must find the same
-    saved tensors; a reentrant one does not.
+    A checkpoint runs its function again in the backward, where nothing is captured either (`_AGAIN`), and must find
+    the same saved tensors; a reentrant one does not.
     """
     code = frame.code
     if frame.locals[unless] is not False:

@@ -37,12 +37,10 @@ _REFUSED = (
     "compile with backend='eager', or call what needs double backward uncompiled"
 )
 
-
 _TWISTED = (
     "firebrick: gradients of gradients through a custom autograd.Function or a hook that is not linear in the gradient "
     "that it is given, in the midst of a compiled graph; call what has it uncompiled (firebrick.disable)"
 )
-
 
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -100,7 +98,7 @@ class TrainingPlan:
     parts: nodes, each behind those whose results it takes; none: one has all tangents.
     uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
-    hidden, twisted: as the JointGraph's.
+    hidden, twisted, own: as the JointGraph's.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
 
@@ -120,6 +118,7 @@ class TrainingPlan:
     of: tuple[Place, ...] = ()
     hidden: tuple[str, ...] = ()
     twisted: bool = False
+    own: tuple[int, ...] = ()
 
     def entered(self, tangents: Iterable[int]) -> list[tuple[int, Place]]:
         """The results that those with these tangents are made of, with their numbers among all that are in `wrt`."""
@@ -273,9 +272,8 @@ class Training:
                 value = value.detach()
             shown = seen(value, place.layout, sizes)
             is_argument = place.kind != "result" and shown is self.fetch(place, inputs, ())
-            return (
-                shown.view_as(shown) if is_argument else shown
-            )  # a tensor of its own, as what gives it in plain Python
+            # A tensor of its own, as what gives it in plain Python.
+            return shown.view_as(shown) if is_argument else shown
         return value
 
     def fetch(self, place: Place, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
@@ -315,7 +313,8 @@ class Training:
     def differentiable_gradients(
         self, before: Before, inputs: Sequence[torch.Tensor], present: tuple[int, ...], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
-        """As `gradients`, computed from the inputs by a graph that has gradients of its own."""
+        """As `gradients`, computed by a graph that has gradients of its own from the inputs and, behind them, results
+        that their own gradients read: these get a part of the second gradients."""
         if torch._C._len_torch_dispatch_stack():
             raise RuntimeError(
                 "firebrick: gradients of gradients of a compiled graph under a TorchDispatchMode, which would not see "
@@ -338,7 +337,7 @@ class Training:
             )
         with random_states_as(before.states):
             computed = dict(zip(higher.plan.of, higher(*inputs, *tangents), strict=True))
-        first = len(inputs) - len(entered := self.plan.entered(present))
+        first = len(inputs) - len(entered := self.plan.entered(present)) - len({*present} & {*self.plan.own})
         of = {place: Place("input", first + i) for i, (_, place) in enumerate(entered)}
         rows = [computed.pop(of.get(place, place), None) for place in self.plan.wrt]
         if any(gradient is not None for gradient in computed.values()):
@@ -385,7 +384,8 @@ class _Node(torch.autograd.Function):
         # Of tensors that hooks pack, such as a checkpoint's, no other reference may stay.
         ctx.before = None if dirty else replace(before, inputs=()) if hooked else before
         kept = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
-        ctx.save_for_backward(*kept, *(inputs if hooked else ()))
+        own = [results[plan.tangents[i].of.at] for i in part.tangents if i in plan.own]
+        ctx.save_for_backward(*kept, *own, *(inputs if hooked else ()))
         if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
             ctx.versions = [t._version for t in kept]
         ctx.mark_dirty(*dirty)
@@ -446,7 +446,7 @@ class NodeBackward:
 
 def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
     """What a node saved, if none of what these gradients read was written to; eager has a node for each of them."""
-    plan, part, raw = ctx.run.plan, ctx.part, ctx._raw_saved_tensors
+    plan, part, raw = ctx.run.plan, ctx.part, ctx._raw_saved_tensors[: len(ctx.part.saved)]
     if torch.is_grad_enabled() or not hasattr(ctx, "versions"):
         return ()
     shown = {plan.tangents[i].of.at: i for i in part.tangents}
@@ -463,7 +463,8 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     if batch is not None:
         return batch.map(lambda *one: _rows(ctx, kept, *one), gradients)
     run, plan, part = ctx.run, ctx.run.plan, ctx.part
-    kept, inputs = kept[: len(part.saved)], kept[len(part.saved) :]
+    own = dict(zip([i for i in part.tangents if i in plan.own], kept[len(part.saved) :], strict=False))
+    kept, inputs = kept[: len(part.saved)], kept[len(part.saved) + len(own) :]
     again = torch.is_grad_enabled()
     positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
     positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
@@ -479,7 +480,8 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     if again:
         if ctx.before is None:
             raise RuntimeError(_REFUSED)
-        computed = run.differentiable_gradients(ctx.before, inputs or ctx.before.inputs, tuple(present), tangents)
+        inputs = [*(inputs or ctx.before.inputs), *[own[i] for i in present if i in own]]
+        computed = run.differentiable_gradients(ctx.before, inputs, tuple(present), tangents)
     else:
         saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
         compute = ctx.gradients if isinstance(ctx, NodeBackward) else run.gradients

@@ -29,7 +29,13 @@ aten = torch.ops.aten
 
 
 def backward_given(division: Division, present: Collection[int]) -> Division:
-    """Return the division with a backward that takes only these of its tangents."""
+    """Return the division with a backward that takes only these of its tangents.
+
+    Raises:
+        RuntimeError: eager mode can't differentiate what one is for.
+    """
+    for error in (division.refused[i] for i in present if i in division.refused):
+        raise error
     if len(present) == len(division.plan.tangents):
         return division
     return _Absent(division, present).run()
@@ -48,7 +54,7 @@ def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
         return division
     parts = []
     for group in groups:
-        graph = backward_given(division, group).backward.gm.graph
+        graph = backward_given(replace(division, refused={}), group).backward.gm.graph
         saved = [n for n in graph.nodes if n.op == "placeholder"][: len(division.plan.saved)]
         read = (i for i, n in enumerate(saved) if n.users or division.keys[i] == SIZES)
         parts.append(Part(tuple(group), tuple(read)))

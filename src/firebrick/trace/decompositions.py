@@ -21,77 +21,39 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-_KEPT: frozenset[OpOverload] = frozenset(
-    {
-        # Library kernels that beat what they decompose into.
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten.scaled_dot_product_attention.default,
-        aten.baddbmm.default,
-        aten.linalg_cross.default,
-        aten._pdist_forward.default,
-        aten._cdist_forward.default,
-        aten.embedding_dense_backward.default,
-        # Views and layouts that lowering and prepacking match by name.
-        aten.t.default,
-        aten.transpose.int,
-        aten.select_scatter.default,
-        aten.empty_like.default,
-        aten.detach.default,
-        # Reads and writes at computed places: the rules need to know whether eager looks at the bounds.
-        aten._unsafe_index.Tensor,
-        aten.take.default,
-        aten.index_add.default,
-        aten.index_copy.default,
-        aten.index_fill.int_Scalar,
-        # PyTorch's own take long to trace, and import its compiler.
-        aten.lerp.Scalar,
-        aten.lerp.Tensor,
-        aten.addcmul.default,
-        aten.addcdiv.default,
-        # PyTorch's own adds up the terms of targets behind a -1.
-        aten.multilabel_margin_loss_forward.default,
-        # PyTorch's own lay a result out otherwise than eager's kernels.
-        aten.logaddexp.default,
-        aten.logaddexp2.default,
-        aten.heaviside.default,
-        aten.xlogy.Tensor,
-        aten.xlogy.Scalar_Other,
-        aten.xlogy.Scalar_Self,
-        aten.special_xlog1py.default,
-        aten.special_xlog1py.other_scalar,
-        aten.special_xlog1py.self_scalar,
-        # Creation: one rule each in lowering.
-        aten.arange.default,
-        aten.arange.start,
-        aten.where.self,
-        aten.silu.default,
-        aten.hardswish.default,
-        aten.masked_fill.Scalar,
-        aten.masked_fill.Tensor,
-        aten.index_put.default,
-        aten.sum.default,
-        aten.roll.default,
-        aten.reflection_pad1d.default,
-        aten.reflection_pad2d.default,
-        aten.reflection_pad3d.default,
-        aten.replication_pad1d.default,
-        aten.replication_pad2d.default,
-        aten.replication_pad3d.default,
-    }
+
+def named(names: str) -> frozenset[Any]:
+    """Those ATen operators of a row of names that this torch has."""
+    pairs = [name.split(".") for name in names.split()]
+    return frozenset(getattr(getattr(aten, op), form) for op, form in pairs if hasattr(getattr(aten, op, None), form))
+
+
+_KEPT = named(
+    # Library kernels that beat what they decompose into.
+    "_scaled_dot_product_flash_attention_for_cpu.default scaled_dot_product_attention.default baddbmm.default "
+    "linalg_cross.default _pdist_forward.default _cdist_forward.default embedding_dense_backward.default "
+    # Views and layouts that lowering and prepacking match by name.
+    "t.default transpose.int select_scatter.default empty_like.default detach.default "
+    # Reads and writes at computed places: the rules need to know whether eager looks at the bounds.
+    "_unsafe_index.Tensor take.default index_add.default index_copy.default index_fill.int_Scalar "
+    # PyTorch's own take long to trace, and import its compiler.
+    "lerp.Scalar lerp.Tensor addcmul.default addcdiv.default "
+    # PyTorch's own adds up the terms of targets behind a -1.
+    "multilabel_margin_loss_forward.default "
+    # PyTorch's own lay a result out otherwise than eager's kernels.
+    "logaddexp.default logaddexp2.default heaviside.default xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self "
+    "special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar "
+    # One rule each in lowering.
+    "arange.default arange.start where.self silu.default hardswish.default masked_fill.Scalar masked_fill.Tensor "
+    "index_put.default sum.default roll.default reflection_pad1d.default reflection_pad2d.default "
+    "reflection_pad3d.default replication_pad1d.default replication_pad2d.default replication_pad3d.default"
 )
 """Ops of the core decompositions that stay whole all the same."""
 
-_ALSO: tuple[str, ...] = (
-    "upsample_nearest2d.default",
-    "upsample_bicubic2d.default",
-    "hardtanh.default",
-    "leaky_relu.default",
-    "elu.default",
-    "split_with_sizes.default",
-    "isnan.default",
-    "addmv.default",
-    *(f"{name}{n}d.default" for n in (1, 3) for name in ("upsample_nearest", "_upsample_nearest_exact")),
-    "_upsample_nearest_exact2d.default",
+_ALSO = named(
+    "upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_bicubic2d.default "
+    "_upsample_nearest_exact1d.default _upsample_nearest_exact2d.default _upsample_nearest_exact3d.default "
+    "hardtanh.default leaky_relu.default elu.default split_with_sizes.default isnan.default addmv.default"
 )
 """Ops outside of the core table that are taken apart with PyTorch's own decomposition."""
 
@@ -116,11 +78,7 @@ _NOT_FUNCTIONAL = (
     "native_batch_norm.default _native_batch_norm_legit.default _native_batch_norm_legit.no_stats "
     "cudnn_batch_norm.default miopen_batch_norm.default _batch_norm_with_update.default"
 )
-EXACT: frozenset[Any] = frozenset(
-    getattr(getattr(aten, packet), overload)
-    for packet, _, overload in (name.partition(".") for name in f"{_MOVES} {_NOT_FUNCTIONAL}".split())
-    if hasattr(getattr(aten, packet, None), overload)
-)
+EXACT = named(f"{_MOVES} {_NOT_FUNCTIONAL}")
 """Ops that `numerics="eager"` takes apart too: they move data, or write arguments without saying so."""
 
 
@@ -468,10 +426,6 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """
     core = getattr(_decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions)
     table = {op: fn for op, fn in core().items() if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)}
-    for name in _ALSO:
-        packet, overload = name.split(".")
-        op = getattr(getattr(aten, packet), overload)
-        if op in decomposition_table:
-            table[op] = decomposition_table[op]
+    table.update({op: decomposition_table[op] for op in _ALSO if op in decomposition_table})
     table.update(_OWN)
     return table

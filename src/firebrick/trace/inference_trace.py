@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-GRAD_MODE_TARGETS: frozenset[Any] = frozenset(
-    {
-        torch._C._set_grad_enabled,
-        torch.set_grad_enabled,
-    }
-)
+GRAD_MODE_TARGETS: frozenset[Any] = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled})
 """Calls of the graph that only switch grad mode: nothing here requires a gradient, so they are left out."""
 
 

@@ -11,7 +11,8 @@ from bisect import bisect_right
 from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +35,7 @@ from firebrick.trace.tape import Draws, map_records
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
@@ -64,6 +65,8 @@ class JointGraph:
     hidden: names of the torch-level nodes that are results only to be boundaries, behind those of the caller: what
       custom Functions give whose gradients are not linear, so that the engine adds before it calls these.
     twisted: some such are no boundaries, and second gradients would be wrong.
+    own: positions in `tangents` of results whose own backward reads them.
+    refused: what eager mode raises where it differentiates a result, by positions in `tangents`.
     """
 
     gm: fx.GraphModule
@@ -83,6 +86,8 @@ class JointGraph:
     of: list[str] = field(default_factory=list)
     hidden: tuple[str, ...] = ()
     twisted: bool = False
+    own: tuple[int, ...] = ()
+    refused: dict[int, RuntimeError] = field(default_factory=dict)
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -126,8 +131,8 @@ def trace_joint(
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    stages = stages_of(gm.graph, hidden) if entered is None or entered else []
-    chosen = stages if entered is None else [stages[i] for i in entered if i < len(stages)]
+    stages = stages_of(gm.graph, hidden) if entered is None or entered else {}
+    chosen = stages if entered is None else dict([row for i, row in enumerate(stages.items()) if i in entered])
     if len(chosen) != len(stages if entered is None else entered):
         raise LoweringError("fewer results are apart than when the graph was traced first")
     try:
@@ -160,6 +165,11 @@ class _Entry(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         return gradient, None
+
+
+def _without(position: int, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What reaches a result is its node's, and goes no further."""
+    return tuple([None if i == position else g for i, g in enumerate(gradients)])
 
 
 def _history(
@@ -206,7 +216,7 @@ class _JointTrace(Trace):
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],
         exact: bool,
-        stages: Sequence[fx.Node] = (),
+        stages: Mapping[fx.Node, fx.Node] = MappingProxyType({}),
         hidden: Sequence[str] = (),
     ) -> None:
         super().__init__(gm, example_inputs, exact)
@@ -217,6 +227,7 @@ class _JointTrace(Trace):
         self.read_again = False  # some of these read their own results, whose part the engine would add too
         self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
         self.of: list[str] = []
+        self.refused: dict[int, RuntimeError] = {}  # position of a result -> what its gradient raises in eager mode
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
         self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
         self.leaves: dict[str, torch.Tensor] = {}
@@ -240,10 +251,12 @@ class _JointTrace(Trace):
             return finish.run_joint()
 
     def node(self, node: fx.Node) -> Any:
-        value = super().node(node)
+        value = self.env[node] = super().node(node)
         if node.name in self.hidden:
             self.inner.append(value)
-        return self._begun(node, value) if node in self.stages else value
+        for stage in [s for s, end in self.stages.items() if end is node]:
+            self.env[stage] = self._begun(stage, self.env[stage])
+        return self.env[node]
 
     def returned(self, node: fx.Node) -> Any:
         self.env.update((end, value) for end, value, _ in self.ends.values())
@@ -371,7 +384,6 @@ class _JointFinish(Finish):
 
     def run_joint(self) -> JointGraph:
         names, dirty, tangents = self._differentiable()
-        bits = self.tracer.bits
         grads = [self._requires_grad(r) for r in self.results]
         leaves = self.trace.leaves
         reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
@@ -379,6 +391,7 @@ class _JointFinish(Finish):
         rows = zip(leaves, reach, strict=True)
         groups = in_order(groups, [(tangents.index(boundaries[n]), by) for n, by in rows if n in boundaries])
         given = self._tangents(tangents)
+        own = tuple([i for i, p in enumerate(tangents) if not dirty and self._reads_itself(p)])
         computed = self._backward(tangents, given)
         if self.trace.custom and not self.trace.above:
             twisted = nonlinear(self.tracer.tape.records, [v.record for v in given], self.trace.custom)
@@ -389,10 +402,10 @@ class _JointFinish(Finish):
         for record in self.trace.kept:
             if record.node is not None:
                 record.node.meta[MUST_SAVE] = True
-        joint = JointGraph(
-            gm, constants, names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, bits
-        )
-        return replace(joint, boundaries=boundaries, of=self.trace.of, hidden=tuple(self.trace.hidden))
+        refused = {tangents.index(p): error for p, error in self.trace.refused.items()}
+        rest = names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, self.tracer.bits
+        joint = JointGraph(gm, constants, *rest, boundaries=boundaries, of=self.trace.of, own=own, refused=refused)
+        return replace(joint, hidden=tuple(self.trace.hidden))
 
     def _reads_own_result(self, position: int) -> bool:
         """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""
@@ -442,8 +455,11 @@ class _JointFinish(Finish):
         trace, (_, dirty, positions) = self.trace, self._differentiable()
         if dirty:
             raise LoweringError("the graph writes to a tensor whose new value has gradients")
-        examples = trace.example_inputs[len(trace.inputs) :]
         positions = [positions[i] for i in present]
+        own = [p for p in positions if self._reads_itself(p)]
+        values = self._tangents(own)
+        trace.inputs += values
+        examples = trace.example_inputs[len(trace.inputs) :]
         tangents = self._tangents(positions)
         for value, example in zip(tangents, examples, strict=False):
             if example.requires_grad:
@@ -451,10 +467,23 @@ class _JointFinish(Finish):
         trace.inputs += tangents
         trace.of = [name for name, leaf in trace.leaves.items() if not any(leaf is t.fake for t in tangents)]
         computed = self._backward(positions, tangents, again=True)
+        for fake, value in zip([self.shown[p] for p in own], values, strict=True):
+            trace.leaves[value.storage.origin.name] = fake  # type: ignore[union-attr]
+            fake.grad_fn.register_prehook(partial(_without, fake.output_nr))  # type: ignore[union-attr]
         with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
             apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in computed)
             computed = [g.clone() if other else g for g, other in zip(computed, apart, strict=True)]
         return [None if g is None else self.tracer.value_of(g) for g in computed]
+
+    def _reads_itself(self, position: int) -> bool:
+        """Whether the backward of a result of the graph reads this result: second gradients flow to it through that."""
+        fake = self.shown[position]
+        edge, saved = (fake.grad_fn, fake.output_nr), list[Any]()
+        names = [n for n in dir(fake.grad_fn) if n.startswith("_saved_") or n == "saved_tensors"]
+        with suppress(RuntimeError):  # it was written to since
+            for name in names if type(self) is _JointFinish else ():
+                saved += pytree.tree_leaves(getattr(fake.grad_fn, name))
+        return any(isinstance(t, torch.Tensor) and (t.grad_fn, t.output_nr) == edge for t in saved)
 
     def _has_history(self, fake: FakeTensor) -> bool:
         return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
@@ -504,13 +533,23 @@ class _JointFinish(Finish):
         tracer.locate, tracer.tape.in_backward = self.trace.locate, True
         with torch.autograd.set_multithreading_enabled(False), tracer:
             try:
-                gradients = torch.autograd.grad(
-                    shown, leaves, [t.fake for t in tangents], allow_unused=True, create_graph=again
+                gradients: Any = torch.autograd.grad(
+                    shown, leaves, [t.fake for t in tangents], True, again, allow_unused=True
                 )
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     raise RefusedBackward("the graph writes to what its backward needs") from error
-                raise
+                if "derivative for" not in str(error) or again:
+                    raise
+                if not self.trace.above:
+                    raise RefusedBackward(str(error)) from error
+                if len(positions) == 1:
+                    self.trace.refused[positions[0]] = type(error)(str(error))
+                    return [None] * len(leaves)
+                alone = [self._backward([p], [t]) for p, t in zip(positions, tangents, strict=True)]
+                gradients = [[g for g in row if g is not None] for row in zip(*alone, strict=True)]
+                with tracer:
+                    gradients = [reduce(torch.add, row) if row else None for row in gradients]
         if any(g is not None and g.layout != torch.strided for g in gradients):
             raise LoweringError("a gradient is a sparse tensor")
         if any(t.storage.version for t in tangents):

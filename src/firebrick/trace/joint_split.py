@@ -41,7 +41,7 @@ class Division:
 
     The backward takes the saved tensors, then the tangents. `order`: for each of the plan's `wrt`, which of the
     backward's outputs is its gradient, None if no result depends on it. keys, sizes: what tells each saved tensor in
-    any trace of the graph, and its bytes.
+    any trace of the graph, and its bytes. refused: as the JointGraph's.
     """
 
     forward: AtenGraph
@@ -50,6 +50,7 @@ class Division:
     order: tuple[int | None, ...]
     keys: tuple[Any, ...]
     sizes: tuple[int, ...]
+    refused: dict[int, RuntimeError]
 
 
 def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()) -> Division:
@@ -152,13 +153,19 @@ class _Divider:
             of=tuple(self._named(n) for n in self.joint.of),
             hidden=self.joint.hidden,
             twisted=self.joint.twisted,
-            reach=tuple(() if g is None else reach for g, reach in zip(gradients, self.joint.reach, strict=True)),
+            own=self.joint.own,
+            reach=tuple(
+                tuple([i for i in reach if g is not None or i in self.joint.refused])
+                for g, reach in zip(gradients, self.joint.reach, strict=True)
+            ),
             bytes_saved=sum(sizes),
             symbols=self.symbols,
             reads=tuple(_reads(forward.gm.graph)),
             draws=tuple(sorted({str(t.device) for n in forward.gm.graph.nodes for t in _drawn(n)})),
         )
-        return Division(forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes)
+        return Division(
+            forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes, self.joint.refused
+        )
 
     def _sizes(self) -> fx.Node:
         """Make the tensor that has the symbols as its sizes."""

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from firebrick.fakes.node_values import acts
 from firebrick.ir.graph.calls import shows_memory
+from firebrick.trace.decompositions import named
 from firebrick.trace.maxflow import INFINITE, Network
 from firebrick.trace.selective import MUST_SAVE
 
@@ -25,22 +26,9 @@ if TYPE_CHECKING:
 
     from firebrick.trace.joint import JointGraph
 
-aten = torch.ops.aten
-
-_CHEAP: frozenset[Any] = frozenset(
-    {
-        aten.clone.default,
-        aten._to_copy.default,
-        aten.full.default,
-        aten.full_like.default,
-        aten.zeros_like.default,
-        aten.ones_like.default,
-        aten.arange.start_step,
-        aten.arange.start,
-        aten.arange.default,
-        aten.scalar_tensor.default,
-        aten.constant_pad_nd.default,
-    }
+_CHEAP = named(
+    "clone.default _to_copy.default full.default full_like.default zeros_like.default ones_like.default "
+    "arange.start_step arange.start arange.default scalar_tensor.default constant_pad_nd.default"
 )
 """Ops that are computed again rather than kept, besides pointwise ops and views."""
 

@@ -8,19 +8,19 @@ graph: its trace begins a new history at `y`.
 from __future__ import annotations
 
 import operator
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 import torch
+from torch import fx
+from torch.utils import _pytree as pytree
 
 from firebrick.fakes.node_values import tensors_in
-from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.calls import is_mutating, written_by
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from torch import fx
+    from collections.abc import Iterable, Sequence
 
 _MOST = 8
 """More results have no node of their own: each is a graph to compile."""
@@ -30,33 +30,57 @@ class NotApart(Exception):
     """Histories on the two sides of a result turn out to share what they save."""
 
 
-def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> list[fx.Node]:
-    """The results of a torch-level graph at which a new history begins, in order.
+def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.Node]:
+    """The results of a torch-level graph at which a new history begins, each with the node behind which it does.
 
-    All that later results need from before such a result comes through it, and its memory is no other result's and not
-    written to later. hidden: names of nodes that are results for this alone.
+    All that later results need from before comes through such results. Their memory is no other result's, and the
+    history begins behind the last write to it. hidden: names of nodes that are results for this alone.
     """
     returned = graph.output_node().all_input_nodes
     shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
     results = [n for n in shown if _has_history(n)]
-    if len(results) < 2:
-        return []
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     holders = Counter(at for n in (*given, *shown) for at in _memory(n))
-    last_write = {at: n for n in graph.nodes if is_mutating(n) for a in n.all_input_nodes for at in _memory(a)}
     number = {node: i for i, node in enumerate(graph.nodes)}
-    stages = []
-    for node in sorted(results, key=number.__getitem__):
-        memory = _memory(node)
-        writes = [number[last_write[at]] for at in memory if at in last_write]
-        if len(memory) != 1 or holders[memory[0]] > 1 or max(writes, default=-1) > number[node]:
-            continue
-        behind = _reached([node], lambda n: n.users) & set(results) - {node}
-        before = _reached([node], lambda n: n.all_input_nodes) - {node}
-        ends = {node, *(n for n in results if n.name in hidden and n.all_input_nodes == node.all_input_nodes)}
-        if behind and before.isdisjoint(_reached(behind, lambda n: n.all_input_nodes, ends)):
-            stages.append(node)
-    return stages if hidden else stages[-_MOST:]
+    writes: dict[int, list[fx.Node]] = defaultdict(list)
+    for node in filter(is_mutating, graph.nodes):
+        told = written_by(node.target, node.args, node.kwargs) or [node.args[:1], node.kwargs.get("out")]
+        written = [a for a in pytree.tree_leaves(told) if isinstance(a, fx.Node)] or node.all_input_nodes
+        for at in dict.fromkeys(at for a in written for at in _memory(a)):
+            writes[at].append(node)
+
+    def content(node: fx.Node, user: fx.Node) -> list[fx.Node]:
+        between = range(number[node], number[user])
+        return [node, *(w for at in _memory(node) for w in writes.get(at, ()) if number[w] in between)]
+
+    def history(result: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
+        """The calls that lead to a result, and the stages that these begin at."""
+        calls, begun = set[fx.Node](), set[fx.Node]()
+        waiting = content(result, graph.output_node())
+        while waiting:
+            node = waiting.pop()
+            if node not in calls and (_has_history(node) or is_mutating(node)):
+                calls.add(node)
+                for a in node.all_input_nodes:
+                    begins = a in stages and number[stages[a]] < number[node]
+                    begun.update([a] * begins)
+                    waiting += [] if begins else content(a, node)
+        return calls, begun
+
+    alone = [n for n in results if len(_memory(n)) == 1 and holders[_memory(n)[0]] == 1]
+    ends = {n: max(content(n, graph.output_node()), key=number.__getitem__) for n in alone}
+    stages = dict(sorted(ends.items(), key=lambda row: number[row[1]]))
+    while True:
+        rows = {n: history(n) for n in (*stages, *results)}
+        before: dict[fx.Node, set[fx.Node]] = {}
+        for n, (_, begun) in rows.items():
+            before[n] = begun.union(*[before[s] for s in begun])
+        mixed = {s for n in rows for s in before[n] if not rows[s][0].isdisjoint(rows[n][0])}
+        apart = set().union(*before.values()) - mixed
+        least = 0 if hidden else len(apart) - _MOST
+        if len(apart) == len(stages) and least <= 0:
+            return stages
+        stages = dict([row for row in stages.items() if row[0] in apart][max(least, 0) :])
 
 
 def ends_of(node: fx.Node) -> list[str] | None:
@@ -84,19 +108,6 @@ def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Itera
         done += ready
         waiting = [g for g in waiting if g not in ready]
     return done
-
-
-def _reached(
-    nodes: Iterable[fx.Node], next_to: Callable[[fx.Node], Any], stops: Collection[fx.Node] = ()
-) -> set[fx.Node]:
-    """The calls with a history that lead to the nodes or that these lead to, but for the stops and those beyond."""
-    reached, waiting = {*stops}, list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in reached and _has_history(node):
-            reached.add(node)
-            waiting += next_to(node)
-    return reached.difference(stops)
 
 
 def keep_histories(graph: fx.Graph) -> None:

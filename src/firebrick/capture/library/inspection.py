@@ -124,16 +124,13 @@ def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwa
     if not args:
         interp.raise_new(TypeError, f"{function.__name__} requires at least 1 positional argument")
     chosen = function.dispatch(args[0].python_type())
-    registry = Namespace(f"{function.__name__}.registry", _cell(function.dispatch, "registry"))
+    entries = inspect.getclosurevars(function.dispatch).nonlocals["registry"]
+    registry = Namespace(f"{function.__name__}.registry", entries)
     interp.tracer.guards.keys(Variables(registry), tuple(registry.variables))
     for cls, implementation in registry.variables.items():
         if implementation is chosen:
             interp.tracer.guards.identity(BuiltinItem(Variables(registry), cls), chosen)
     return interp.tracer.known(chosen).call(interp, args, kwargs)
-
-
-def _cell(function: Any, name: str) -> Any:
-    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
 
 
 _DISPATCHER: Any = functools.singledispatch(lambda value: None)

@@ -341,7 +341,7 @@ def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
 @handles(torch.autograd.profiler.record_function, torch.fx.traceback.annotate)
 def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """A name for a profiler or an exporter: nothing to do here."""
-    return ContextValue(_none, [], _nothing)
+    return ContextValue(contextlib.nullcontext, [], _nothing)
 
 
 @handles(torch.overrides.TorchFunctionMode.__enter__, torch.overrides.TorchFunctionMode.__exit__)
@@ -385,16 +385,9 @@ def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return ConstantValue(NotImplemented)
     given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
     named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keywords = {} if is_none(named) else _keywords(interp, named)
+    keys = [] if is_none(named) else interp.iterate(named)
+    keywords = {key.realize().as_constant(): named.get_item(interp, key) for key in keys}
     return default_function(interp, own, function, given, keywords)
-
-
-def _keywords(interp: Interpreter, named: Value) -> dict[str, Value]:
-    return {key.realize().as_constant(): named.get_item(interp, key) for key in interp.iterate(named)}
-
-
-def _none() -> Any:
-    return contextlib.nullcontext()
 
 
 @handles_each(torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast)  # type: ignore[attr-defined]
@@ -460,11 +453,10 @@ _handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
 _handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
 
 
-def _made_inference(interp: Interpreter, manager: Value) -> Any:
-    return partial(_switch_inference, interp.flag(manager.get_attr(interp, "mode"), True))
-
-
-_handle_made(torch.inference_mode, _made_inference)
+_handle_made(
+    torch.inference_mode,
+    lambda interp, made: partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True)),
+)
 
 
 def _itself(manager: Any) -> Any:
@@ -523,7 +515,9 @@ handles_all(
         torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
-        index_by_tensors: lambda interp, args, kwargs: ContextValue(_none, [], partial(_count, "index_by_tensors")),
+        index_by_tensors: lambda interp, args, kwargs: ContextValue(
+            contextlib.nullcontext, [], partial(_count, "index_by_tensors")
+        ),
         torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
             not interp.tracer.overrides_off
         ),

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
+from firebrick.capture.guards.sources import Attr
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
@@ -213,8 +214,9 @@ def _transformed(
     *,
     direct: bool = False,
     kind: type[Transform] = Transform,
+    alone: bool = False,
 ) -> Value:
-    """The node that runs `api` on a function's graph."""
+    """The node that runs `api` on a function's graph; `alone`: leaves that this reads must have no hooks."""
     sub = Sub(interp)
     sub.graph.in_transform |= api is not CHECKPOINT
     arguments = TupleValue(list(args)), DictValue.of(dict(kwargs))
@@ -243,10 +245,22 @@ def _transformed(
     body, _ = sub.capture(
         function, values, {name: _value_like(interp, sub, item) for name, item in named.items()}, grad=grad
     )
+    for value in _values(sub.outer, list(sub.graph.lifted)) if alone else ():
+        _without_hooks(interp, value)
     if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
         raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
     node = kind(api, body, options, handed, direct=direct)
     return interp.tracer.graph.call(interp, "call_function", node, (*arguments, sub.lifted()), {})
+
+
+def _without_hooks(interp: Interpreter, tensor: TensorValue) -> None:
+    """Guard that a leaf in a reentrant checkpoint has no hooks: they see what comes from inside of it alone."""
+    if tensor.obj is not None and tensor.source is not None and tensor.fake.is_leaf and tensor.fake.requires_grad:
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            if hooks := getattr(tensor.obj, name):
+                raise Break("unsupported-call", "checkpoint(use_reentrant=True) around a tensor that has hooks")
+            guards, source = interp.tracer.guards, Attr(tensor.source, name)
+            guards.equals(source, None) if hooks is None else guards.length(source, 0)
 
 
 def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
@@ -288,19 +302,17 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     options = {name: named.pop(name).realize().as_constant() for name in _CHECKPOINT_OPTIONS if name in named}
     if not torch.is_grad_enabled():
         return args[0].realize().call(interp, args[1:], named)
-    values = [arg.realize() for arg in args[1:]]
-    if options.get("use_reentrant") is True and any(
-        isinstance(v, TensorValue) and v.fake.requires_grad for v in values
-    ):
-        options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
-    if options.get("use_reentrant") is not False:
+    alone = options.get("use_reentrant") is not False
+    gathers = any(isinstance(v := a.realize(), TensorValue) and v.fake.requires_grad for a in args[1:])
+    if alone and not (options.get("use_reentrant") and gathers):
         raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
+    options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if contexts is not None:
         try:
             options["context_fn"] = _real_function(contexts)
         except NotConstant as error:
             raise Break("unsupported-call", f"checkpoint() whose context_fn holds a {error}") from error
-    return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True)
+    return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True, alone=alone)
 
 
 def _real_function(value: Value) -> Any:

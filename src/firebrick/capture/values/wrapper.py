@@ -24,7 +24,7 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
@@ -196,11 +196,7 @@ def _parts_with_history(tracer: Tracer, obj: Any, source: Source) -> Iterator[Te
     """The plain tensors as results of a call before the graph, through which gradients go."""
     unwrapped = tracer.prelude.add(_UNWRAP, [source])
     for index, leaf in enumerate(unwrap(obj)):
-        yield tracer.graph.made("part", tracer.prelude.add(_item, [unwrapped, index]), leaf)
-
-
-def _item(parts: Sequence[torch.Tensor], index: int) -> torch.Tensor:
-    return parts[index]
+        yield tracer.graph.made("part", tracer.prelude.add(operator.getitem, [unwrapped, index]), leaf)
 
 
 def object_of(interp: Interpreter, value: Value) -> Any:
