@@ -145,11 +145,7 @@ _constant(
 _constant(0, torch._C._len_torch_dispatch_stack)  # nothing is captured under a mode
 
 
-@handles(
-    torch.overrides.has_torch_function,
-    torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
-)
+@handles(*(getattr(torch.overrides, "has_torch_function" + end) for end in ("", "_unary", "_variadic")))
 def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(
         any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
