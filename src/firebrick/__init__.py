@@ -30,31 +30,24 @@ def _check_platform(python: tuple[int, int], torch_version: str) -> None:
 _check_platform(sys.version_info[:2], torch.__version__)
 
 from firebrick import extend, passes, torchscript  # noqa: E402  (the platform is checked first)
-from firebrick.api import (  # noqa: E402
-    Explanation,
+from firebrick.api import reset, stats  # noqa: E402
+from firebrick.api.bundle import load, save  # noqa: E402
+from firebrick.api.compiled_backward import compiled_backward  # noqa: E402
+from firebrick.api.compiling import compile, disable, optimize, run  # noqa: E402
+from firebrick.api.explaining import Explanation, explain  # noqa: E402
+from firebrick.api.exporting import export  # noqa: E402
+from firebrick.api.switches import set_stance  # noqa: E402
+from firebrick.api.tracing import aot  # noqa: E402
+from firebrick.backends import list_backends, register_backend  # noqa: E402
+from firebrick.capture.marks import (  # noqa: E402  # noqa: E402
     allow_in_graph,
-    aot,
     assume_constant_result,
-    compile,
-    compiled_backward,
-    disable,
-    explain,
-    export,
     graph_break,
-    graphs_compiled,
     is_compiling,
-    list_backends,
-    load,
     mark_dynamic,
     mark_static,
-    optimize,
-    register_backend,
-    reset,
-    run,
-    save,
-    set_stance,
-    stats,
 )
+from firebrick.pipeline import graphs_compiled  # noqa: E402
 
 __all__ = [
     "Explanation",

@@ -179,7 +179,7 @@ def abstract_classes_and_typing(x, s):
         x * s.twice(), s.name, text, isinstance(s, Shape), isinstance([], Sequence), isinstance({}, Mapping), isinstance(len, Callable),
         issubclass(Square, Shape), isinstance([], Sized_), isinstance(3, Sized_), Box(3).get(), Box[int](4).get(), typing.cast("int", "s"),
         typing.get_origin(list[int]) is list, typing.get_args(dict[str, int]), typing.get_type_hints(Box.get) != {}, typing.Optional[int],
-        isinstance(3, typing.Union[int, str]) if False else True, typing.NamedTuple.__name__, typing.TYPE_CHECKING,
+        isinstance(3, typing.Union[int, str]), isinstance({}, typing.Mapping), isinstance(len, (typing.Callable, str)), typing.NamedTuple.__name__, typing.TYPE_CHECKING,
     )  # fmt: skip
 
 

@@ -518,12 +518,18 @@ def random_numbers(x):
 
 
 @row()
+def views_of_dicts_beside_other_iterables(x):
+    a, b = {"a": 1, "b": 2}, {"b": 3}
+    return a.keys() - b, a.keys() & ["a"], a.keys() | ("c",), a.keys() ^ b.keys(), a.items() - [("a", 1)], x + len(a)
+
+
+@row()
 def builtin_functions(x):
     return (
         x + len([1]), isinstance(x, torch.Tensor), isinstance(1, (int, str)), isinstance(1, int | str), issubclass(bool, int),
         callable(len), hasattr(x, "shape"), getattr(x, "missing", 3), type(x).__name__, hash((1, 2)),
         vars(Namespace)["c"], repr([1, "a"]), str({"a": 1}), format(3.14159, ".2f"), bytes([1]), bytes(2), bytes("a", "utf8"),
-        ascii("é"), eval("1 + 2") if False else 3, isinstance(True, int), callable(3), abs(-2), bool([]),
+        ascii("é"), "abc".translate(str.maketrans("a", "b")), eval("1 + 2") if False else 3, isinstance(True, int), callable(3), abs(-2), bool([]),
     )  # fmt: skip
 
 

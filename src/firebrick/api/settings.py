@@ -16,8 +16,10 @@ from firebrick.api import accuracy
 from firebrick.capture import hook
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
-from firebrick.errors import ConfigError
+from firebrick.errors import BackendError, ConfigError, SizesRefused
 from firebrick.extend import SubgraphCompiler, Target
+from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.index.sizes import has_symbols
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
@@ -143,15 +145,28 @@ class Settings:
             firebrick.takes_symbols = self.config.stages != "trace"  # type: ignore[attr-defined]
             return firebrick
         backend = backends.find_backend(self.backend)
-        options: dict[str, Any] = {}
-        if self.options:
-            options["options"] = dict(self.options)
+        options: dict[str, Any] = {"options": dict(self.options)} if self.options else {}
         if self.mode and isinstance(self.backend, str):
             options["mode"] = self.mode
 
-        def other(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            return backends.call_backend(backend, gm, example_inputs, **options)
+        said = getattr(backend, "takes_symbols", None)
 
+        def other(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            values = (n.meta.get("val") for n in gm.graph.nodes)
+            unknown = said is None and any(map(has_symbols, tensors_in(list(values))))
+            try:
+                compiled = backends.call_backend(backend, gm, example_inputs, **options)
+            except BackendError as error:
+                if unknown:
+                    raise SizesRefused("the backend fails on a graph with symbols") from error
+                raise
+            if said is None and getattr(compiled, "__self__", compiled) is not gm:
+                other.takes_symbols = False  # type: ignore[attr-defined]  # it may be for the examples' sizes alone
+                if unknown:
+                    raise SizesRefused("the backend does not say that it takes symbols")
+            return compiled
+
+        other.takes_symbols = said is not False  # type: ignore[attr-defined]
         return other
 
     def capturer(self, scope: object, on_frame: Callable[[FrameReport], None] | None = None) -> Capture:

@@ -119,7 +119,7 @@ class Capture:
 
     Args:
         backend: `(gm, example_inputs) -> callable`. With an attribute `reads_nodes_only` that is true, it gets a
-          module whose Python source is made when it is asked for.
+          module whose Python source is made when it is asked for; with `takes_symbols`, graphs with sizes that vary.
         config: settings of this compile.
         on_frame: is given a report of each captured frame.
         scope: what the hook was given with this callback; only its entries count as recompiles.
@@ -134,7 +134,6 @@ class Capture:
         scope: object = None,
     ) -> None:
         self.backend, self.config, self.on_frame, self.scope = backend, config, on_frame, scope
-        self.takes_symbols = bool(getattr(backend, "takes_symbols", False))
         self.tries: int | None = None
         """Captures left once a frame has come to the limit: the same values vary in the frames that it calls."""
         self.history = History()
@@ -230,7 +229,8 @@ class Capture:
         break_step: int | None = None
         reason: Break | None = None
         history, code, floats, reading, through = self.history, frame.code, True, 0, -1
-        symbols = self.takes_symbols and self.config.dynamic is not False and not history.is_static(code)
+        symbols = self.config.dynamic is not False and not history.is_static(code)
+        symbols = symbols and getattr(self.backend, "takes_symbols", False)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False

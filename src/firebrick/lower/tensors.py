@@ -27,20 +27,7 @@ class TensorValue:
       the view then means to store the base, in its own loops, and to look at it.
     """
 
-    __slots__ = (
-        "_formula",
-        "_memo",
-        "base",
-        "cost",
-        "device",
-        "dtype",
-        "parts",
-        "ref",
-        "see",
-        "shape",
-        "span",
-        "strides",
-    )
+    __slots__ = "_formula _memo base cost device dtype parts ref see shape span strides".split()
 
     def __init__(
         self,

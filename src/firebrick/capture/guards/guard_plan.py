@@ -73,20 +73,7 @@ class _Check(NamedTuple):
 
 
 class _Node:
-    __slots__ = (
-        "by_place",
-        "checks",
-        "exact",
-        "index",
-        "key",
-        "number",
-        "op",
-        "parent",
-        "pinned",
-        "size",
-        "versioned",
-        "volatile",
-    )
+    __slots__ = "by_place checks exact index key number op parent pinned size versioned volatile".split()
 
     def __init__(self, op: str, parent: _Node | None, index: int = 0, key: Any = None) -> None:
         self.op, self.parent, self.index, self.key = op, parent, index, key

@@ -309,9 +309,10 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
             return left.copy_with(left.items * interp.index_of(right))
     if symbol == "%" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return _percent(interp, left, right)
-    if _is_set(left) and _is_set(right) and symbol in _SET_OPERATORS:
-        views = isinstance(left, ViewValue) or isinstance(right, ViewValue)  # of which one gives a set
-        mine = SetValue.of(interp, left.iterate(interp)) if views else left
+    iterable = isinstance(left, ViewValue) and isinstance(right, (SequenceValue, DictValue))  # enough for a view
+    if _is_set(left) and (iterable or _is_set(right)) and symbol in _SET_OPERATORS:
+        fresh = not isinstance(left, SetValue) or isinstance(right, ViewValue)  # a view gives a new set
+        mine = SetValue.of(interp, left.iterate(interp)) if fresh else left
         return SET_METHODS[_SET_OPERATORS[symbol]](interp, mine, [right], {})
     if symbol == "|" and isinstance(left, DictValue) and isinstance(right, DictValue):
         joined = left.call_method(interp, "copy", [], {})

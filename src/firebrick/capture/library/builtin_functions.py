@@ -57,7 +57,7 @@ FOLDABLE.update(
         )
     }
 )  # fmt: skip
-FOLDABLE.update({key_of(obj): obj for obj in (os.fspath, sys.intern)})
+FOLDABLE.update({key_of(obj): obj for obj in (os.fspath, sys.intern, str.maketrans)})
 FOLDABLE_MODULES.update({"math", "cmath", "_operator", "operator", "posixpath", "_struct", "binascii", "_functools"})
 OPAQUE_MODULES.update(
     {
@@ -84,8 +84,7 @@ def _classes(interp: Interpreter, value: Value) -> Any:
 @handles(isinstance)
 def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
-    classes = _classes(interp, args[1])
-    kind = value.python_type()
+    classes, kind = _classes(interp, args[1]), value.python_type()
     _guard_abstract(interp, kind, classes)
     try:
         if isinstance(value, TensorValue):

@@ -6,7 +6,7 @@ import contextlib
 import math
 import types
 import warnings
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +36,7 @@ from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.scalar import expect, may_be_expected
-from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
@@ -49,15 +49,9 @@ if TYPE_CHECKING:
 # -- the graph's functions ---------------------------------------------------------------------
 
 _NAMESPACES: tuple[Any, ...] = (
-    torch,
-    torch._C._VariableFunctions,
-    torch._C._nn,
-    torch.nn.functional,
-    torch.special,
-    torch.linalg,
-    torch.fft,
+    torch, torch._C._VariableFunctions, torch._C._nn, torch.nn.functional, torch.special, torch.linalg, torch.fft,
     torch.functional,
-)
+)  # fmt: skip
 
 _NOT_IN_GRAPH = frozenset(
     {
@@ -143,24 +137,15 @@ def _constant(value: Any, *functions: Any) -> None:
 
 _constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 _constant(
-    False,
-    torch._jit_internal.is_scripting,
-    torch.jit._trace.is_tracing,
-    torch.fx._symbolic_trace.is_fx_tracing,
-    torch.onnx.is_in_onnx_export,
-    torch.compiler.is_exporting,
-    torch._C._is_tracing,
-)
+    False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.fx._symbolic_trace.is_fx_tracing,
+    torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch._C._is_tracing,
+)  # fmt: skip
 
 
 _constant(0, torch._C._len_torch_dispatch_stack)  # nothing is captured under a mode
 
 
-@handles(
-    torch.overrides.has_torch_function,
-    torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
-)
+@handles(*(getattr(torch.overrides, "has_torch_function" + end) for end in ("", "_unary", "_variadic")))
 def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(
         any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
@@ -212,7 +197,11 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     if isinstance(first, NumberValue):
         return tensor_of_number(interp, first, {name: value for name, value in kwargs.items() if name != "data"})
     if not isinstance(first, (TensorValue, ArrayValue)):
-        return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
+        leaves: list[Value] = []
+        shape = _elements(interp, first, leaves)
+        if all(isinstance(leaf, ConstantValue) for leaf in leaves) or len(args) > 1:
+            return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
+        return _joined(interp, leaves, shape, {name: value for name, value in kwargs.items() if name != "data"})
     if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
@@ -228,6 +217,42 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     for value in wanted:
         first = first.call_method(interp, "to", [value], {}).realize()
     return first
+
+
+def _elements(interp: Interpreter, data: Value, leaves: list[Value]) -> list[int]:
+    """The shape of nested sequences, whose elements are added to `leaves`."""
+    if not isinstance(data := data.realize(), SequenceValue):
+        leaves.append(data)
+        return []
+    shapes = [_elements(interp, item, leaves) for item in interp.iterate(data)]
+    if any(shape != shapes[0] for shape in shapes):
+        raise Break("unsupported-call", "torch.tensor() of sequences of different lengths")
+    return [len(shapes), *(shapes[0] if shapes else ())]
+
+
+def _joined(interp: Interpreter, leaves: list[Value], shape: list[int], kwargs: Kwargs) -> Value:
+    """`torch.tensor` of tensors without dimensions, and of numbers that differ from call to call."""
+    call = partial(interp.tracer.graph.call, interp, "call_function")
+    for leaf in leaves:
+        if not isinstance(leaf, (ConstantValue, NumberValue)) and (type(leaf) is not TensorValue or leaf.fake.ndim):
+            raise Break("unsupported-call", f"torch.tensor() of a list that holds {leaf.describe()}")
+    kinds = [v.fake.dtype if isinstance(v, TensorValue) else torch.tensor(v.python_type()()).dtype for v in leaves]
+    found = reduce(torch.promote_types, kinds)
+    dtype = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else found
+    if set(kwargs) - {"dtype"} or not torch.can_cast(found, dtype) or dtype.itemsize < found.itemsize:
+        raise Break("unsupported-call", "torch.tensor() of a list that holds tensors, with such arguments")
+    to: Kwargs = {"dtype": ConstantValue(dtype)}
+    parts = [
+        call(torch.Tensor.to, [call(torch.Tensor.detach, [leaf], {})], to)
+        if isinstance(leaf, TensorValue)
+        else tensor_of_number(interp, leaf, to)
+        if isinstance(leaf, NumberValue)
+        else call(torch.tensor, [leaf], to)
+        for leaf in leaves
+    ]
+    return call(
+        torch.reshape, [call(torch.stack, [ListValue(parts)], {}), TupleValue(list(map(ConstantValue, shape)))], {}
+    )
 
 
 # -- modes of the thread ---------------------------------------------------------------------------

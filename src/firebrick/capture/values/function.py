@@ -98,20 +98,7 @@ class CallableValue(KnownValue):
 class FunctionValue(Value):
     """A Python function; `obj` is the real one, None if captured code made it."""
 
-    __slots__ = (
-        "annotations",
-        "attributes",
-        "closure",
-        "cls",
-        "code",
-        "defaults",
-        "globals",
-        "kwdefaults",
-        "name",
-        "obj",
-        "pin",
-        "pinned",
-    )
+    __slots__ = "annotations attributes closure cls code defaults globals kwdefaults name obj pin pinned".split()
 
     def __init__(
         self,
