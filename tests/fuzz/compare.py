@@ -346,7 +346,7 @@ def compare(text: str, calls: int = 4, backend: str = "eager", strict: bool | No
         difference = _difference(*outcomes, call)
         if "When use_reentrant=True" in outcomes[0].told:
             return None  # such checkpoints are compiled as others, which have the gradients that eager mode refuses
-        if difference is not None and difference.kind == "value" and not exact:
+        if difference is not None and difference.kind in ("value", "globals", "result") and not exact:
             if outcomes[0].texts["error"]:
                 return None  # which gradients an engine had accumulated before an error is its own matter
             difference = _difference(*outcomes, call, wide(text, call))

@@ -242,6 +242,10 @@ class _Program:
         ]
         if self.once:
             kinds, second = ["plain", "sum", "some", "given", "inputs"], False
+        if self.again:  # a checkpoint computes with the weights that it finds, a graph raises where they were written
+            kinds = [k for k in kinds if k != "written"]
+        if any("use_reentrant=True" in line for line in self.lines):  # a part of a backward passes these by
+            kinds, second = [k for k in kinds if k not in ("some", "grad", "inputs")], False
         kind = draw.choice(kinds + ["penalty"] * 3 if second else kinds)
         put = self.put
         if self.chance(0.15):

@@ -167,11 +167,6 @@ class _Entry(torch.autograd.Function):
         return gradient, None
 
 
-def _without(position: int, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What reaches a result is its node's, and goes no further."""
-    return tuple([None if i == position else g for i, g in enumerate(gradients)])
-
-
 def _history(
     results: Sequence[torch.Tensor], leaves: Iterable[torch.Tensor]
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
@@ -469,7 +464,8 @@ class _JointFinish(Finish):
         computed = self._backward(positions, tangents, again=True)
         for fake, value in zip([self.shown[p] for p in own], values, strict=True):
             trace.leaves[value.storage.origin.name] = fake  # type: ignore[union-attr]
-            fake.grad_fn.register_prehook(partial(_without, fake.output_nr))  # type: ignore[union-attr]
+            node: Any = fake.grad_fn  # what reaches the result from now on is for it, and goes no further
+            node.register_prehook(lambda given, at=fake.output_nr: (*given[:at], None, *given[at + 1 :]))
         with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
             apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in computed)
             computed = [g.clone() if other else g for g, other in zip(computed, apart, strict=True)]

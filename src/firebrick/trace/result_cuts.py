@@ -39,20 +39,22 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.N
     returned = graph.output_node().all_input_nodes
     shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
     dual = any(n.target is torch.autograd.forward_ad.make_dual for n in graph.nodes)  # its tangents would be lost
+    memory = {n: _memory(n) for n in graph.nodes}
     results = [n for n in shown if _has_history(n) and not dual]
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
-    holders = Counter(at for n in (*given, *shown) for at in _memory(n))
+    holders = Counter(at for n in (*given, *shown) for at in memory[n])
     number = {node: i for i, node in enumerate(graph.nodes)}
     writes: dict[int, list[fx.Node]] = defaultdict(list)
     for node in filter(is_mutating, graph.nodes):
         told = written_by(node.target, node.args, node.kwargs) or [node.args[:1], node.kwargs.get("out")]
         written = [a for a in pytree.tree_leaves(told) if isinstance(a, fx.Node)] or node.all_input_nodes
-        for at in dict.fromkeys(at for a in written for at in _memory(a)):
+        for at in dict.fromkeys(at for a in written for at in memory[a]):
             writes[at].append(node)
+    flows = {n for n in graph.nodes if _has_history(n) or is_mutating(n)}
 
     def content(node: fx.Node, user: fx.Node) -> list[fx.Node]:
         between = range(number[node], number[user])
-        return [node, *(w for at in _memory(node) for w in writes.get(at, ()) if number[w] in between)]
+        return [node, *(w for at in memory[node] for w in writes.get(at, ()) if number[w] in between)]
 
     def history(result: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
         """The calls that lead to a result, and the stages that these begin at."""
@@ -60,7 +62,7 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.N
         waiting = content(result, graph.output_node())
         while waiting:
             node = waiting.pop()
-            if node not in calls and (_has_history(node) or is_mutating(node)):
+            if node in flows and node not in calls:
                 calls.add(node)
                 for a in node.all_input_nodes:
                     begins = a in stages and number[stages[a]] < number[node]
@@ -68,11 +70,11 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.N
                     waiting += [] if begins else content(a, node)
         return calls, begun
 
-    alone = [n for n in results if len(_memory(n)) == 1 and holders[_memory(n)[0]] == 1]
+    alone = [n for n in results if len(memory[n]) == 1 and holders[memory[n][0]] == 1]
     ends = {n: max(content(n, graph.output_node()), key=number.__getitem__) for n in alone}
     stages = dict(sorted(ends.items(), key=lambda row: number[row[1]]))
     while True:
-        rows = {n: history(n) for n in (*stages, *results)}
+        rows = {n: history(n) for n in dict.fromkeys((*stages, *results))}
         before: dict[fx.Node, set[fx.Node]] = {}
         for n, (_, begun) in rows.items():
             before[n] = begun.union(*[before[s] for s in begun])
