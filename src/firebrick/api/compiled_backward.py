@@ -14,7 +14,7 @@ from torch.autograd import Variable
 
 from firebrick import backends
 from firebrick.api.settings import Settings
-from firebrick.errors import CompileError, LoweringError
+from firebrick.errors import BackendError, CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.engine_steps import ACCUMULATE, accumulate, layout_key, obstacle
 from firebrick.runtime.training import is_compiled_node
@@ -61,7 +61,9 @@ class _Segment:
             try:
                 run = settings.compiler()(gm, [v.detach() for v in present])
                 recorder.count("graphs of compiled backwards")
-            except LoweringError as error:  # torch's engine has given away what the nodes hold
+            except (LoweringError, BackendError) as error:  # torch's engine has given away what the nodes hold
+                if isinstance(error, BackendError) and "the derivative for" not in str(error.__cause__):
+                    raise  # eager mode lacks no derivative
                 recorder.reason("fallback", str(error))
                 run = gm.forward
             self.compiled[key] = run
