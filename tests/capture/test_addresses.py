@@ -243,3 +243,37 @@ def test_what_is_gone():
     gc.collect()
     assert reference() is None  # nothing of the compiled code holds it
     assert_same(compiled(X), X - 1)
+
+
+def _net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+
+
+def hook_for_a_call(net, x):
+    handle = net[0].register_forward_hook(lambda module, args, out: out * 2)
+    y = net(x)
+    handle.remove()
+    return y + net(x), len(net[0]._forward_hooks)
+
+
+def hook_that_stays(net, x):
+    handle = net[1].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    return net(x), handle
+
+
+@pytest.mark.parametrize("function", [hook_for_a_call, hook_that_stays])
+@pytest.mark.parametrize("backend", ["eager", "firebrick"])
+def test_hooks_are_registered(function, backend):
+    plain, ours = _net(), _net()
+    compiled = firebrick.compile(function, fullgraph=function is hook_for_a_call, backend=backend)
+    for call in range(4):
+        x = torch.ones(2, 3) * call
+        want, got = function(plain, x), compiled(ours, x)
+        torch.testing.assert_close(got[0], want[0])
+        if function is hook_that_stays and call % 2:
+            want[1].remove()
+            got[1].remove()
+        assert [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in ours] == [
+            len(m._forward_pre_hooks) + len(m._forward_hooks) for m in plain
+        ]

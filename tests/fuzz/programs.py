@@ -46,6 +46,7 @@ EXPRESSIONS = {
         {vec}.stride(0) | {mat}.stride()[0] | len({mat}) | {vec}.storage_offset() | sum(q_ for p_ in [{list}, {list}] for q_ in p_ if q_) | {list}.__len__()
     """,
     "float": """
+        {float} ** 2 | {float} // 0.7 | {vec}.sum().item() ** 2 | {vec}.mean().item() % 0.3 | math.exp(min({float}, 5.0)) | math.atan({vec}.sum().item())
         {r} | {float} + {int} | {float} * 0.5 | {sc}.item() | float({int}) | {float} - {float} | float({sc})
         math.sqrt(abs({float})) | ({float} if {bool} else {float}) | max({vec}.tolist()) | sum({vec}.tolist()) | math.pi
         {int} / 4 | abs({float}) | {vec}[0].item() | {float} ** 2 % 3 | min({float}, 2.5)
@@ -54,6 +55,7 @@ EXPRESSIONS = {
         float('1.5') | sum([{float}, {float}], 0.5) | statistics_({list}) | torch.finfo(torch.float32).eps
     """,
     "bool": """
+        id({vec}) == id({vec}) | id({mat}) in {{id({mat}), id({vec})}} | hash({vec}) == hash({vec}) | len({{id({vec}), id({vec})}}) == 1
         {int} > {int} | {int} == {int} | {float} < {float} | not {bool} | {bool} and {bool} | {bool} or {bool} | True | False
         {int} in {list} | 'a' in {dict} | {int} < {int} <= {int} | {vec} is {vec} | {list} == {list} | isinstance({box}, Loud)
         bool({list}) | {str} != 'a' | any(q > 1 for q in {list}) | all({list}) | {int} not in {set} | {sc}.item() > 0
@@ -109,6 +111,7 @@ EXPRESSIONS = {
         {mat}.narrow(0, 0, 2) | torch.func.jvp(lambda q: q * q, ({mat},), ({mat},))[1] | {mat}.flatten().unflatten(0, (2, 3))
     """,
     "sc": """
+        max({sc}, {sc}) | min({sc}, {sc}, {sc}) | max({vec}) | min([{sc}, {vec}.sum()]) | max({sc}, {sc}) * 2
         {vec}.sum() | {mat}.mean() | {vec}[0] | {vec}.max() | {vec}.norm() | {sc} * 2 | {sc} + {sc} | {mat}[0, 1] | Box.norm({vec})
         ({vec} * {vec}).sum() | torch.tensor({float}) | {vec}.dot({vec}) | {sc}.abs() | {vec}.mean() - {vec}.min() | sum({vec})
     """,

@@ -70,6 +70,11 @@ def draws(op: str) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(overload_op, "tags", ())
 
 
+def acts(node: Extern) -> bool:
+    """Whether a library call does more than to give results: such calls keep their order."""
+    return not node.outs or draws(node.op)
+
+
 def analyze(nodes: Sequence[Node]) -> list[NodeFacts]:
     """The accesses of every node, in order."""
     return [_extern(k, n) if isinstance(n, Extern) else nest_facts(k, n) for k, n in enumerate(nodes)]
@@ -117,29 +122,21 @@ def nest_facts(position: int, node: Nest) -> NodeFacts:
     # What is written at some places only keeps what the others hold.
     uses = {a.buffer for a in reads} | {s.buffer for s in node.stores if s.mode != "set" or s.binds}
     makes = frozenset(a.buffer for a in writes)
-    return NodeFacts(
-        position,
-        node,
-        tuple(reads),
-        writes,
-        tuple(reductions),
-        updates,
-        frozenset(uses),
-        makes,
-        tuple(form),
-        tuple(buffers),
-        tuple(scans),
-    )
+    loops = tuple(reads), writes, tuple(reductions), updates
+    return NodeFacts(position, node, *loops, frozenset(uses), makes, tuple(form), tuple(buffers), tuple(scans))
 
 
 def dependencies(nodes: list[NodeFacts]) -> list[set[int]]:
-    """For each node the earlier nodes (by place in the list) that must run before it: it reads what they write, or
-    writes what they read or write."""
+    """For each node the earlier nodes (by place in the list) that must run before it: it reads what they write,
+    writes what they read or write, or acts on more than its buffers as they do: draws random numbers, communicates."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     before: list[set[int]] = []
+    acted: set[int] = set()
     for k, n in enumerate(nodes):
         needs: set[int] = set()
+        if isinstance(n.node, Extern) and acts(n.node):
+            needs, acted = acted, {k}
         for b in n.uses:
             needs.update(writers.get(b, ()))
         for b in n.makes:

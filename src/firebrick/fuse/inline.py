@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from firebrick.fuse.dependencies import draws, extern_reads, extern_writes
+from firebrick.fuse.dependencies import acts, extern_reads, extern_writes
 from firebrick.ir.index.expr import ZERO, FloorDiv, Mod, floordiv, mod
 from firebrick.ir.loops.program import Extern, Index, Load, Masked, Nest, Reduce, Ref, Store
 from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
@@ -39,7 +39,7 @@ def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
     kept: list[Node] = []
     for node in reversed(nodes):
         if isinstance(node, Extern):
-            if node.writes or not node.outs or draws(node.op) or any(w in live for w in extern_writes(node)):
+            if node.writes or acts(node) or any(w in live for w in extern_writes(node)):
                 live.update(extern_reads(node))
                 kept.append(node)
             continue

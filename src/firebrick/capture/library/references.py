@@ -15,13 +15,11 @@ from firebrick.capture.guards.sources import Applied, Const, referent
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.address import WeakReferenceValue, check_held
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.exception import TracebackValue
-from firebrick.capture.values.function import CellValue, FunctionValue
+from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +30,16 @@ if TYPE_CHECKING:
 @handles(weakref.ref)
 def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
-    alive = isinstance(target, (ClassValue, FunctionValue, TensorValue)) and getattr(target, "obj", None) is not None
-    if not (alive or (isinstance(target, ObjectValue) and target.storage is None)):
+    real = getattr(target, "obj", None)
+    try:
+        known = None if real is None else interp.tracer.objects.get(id(weakref.ref(real)))
+    except TypeError as error:
+        interp.raise_real(error)
+    if real is None and not (isinstance(target, ObjectValue) and target.storage is None):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     check_held(interp, target)
     if len(args) > 1 and args[1].realize() is not NONE:
         return WeakReferenceValue(target, callback=args[1])
-    known = interp.tracer.objects.get(id(weakref.ref(target.obj))) if target.obj is not None else None  # type: ignore[attr-defined]
     return known or interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
 
 
