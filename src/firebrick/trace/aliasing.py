@@ -107,21 +107,22 @@ def replay(step: ViewStep, record: Record, storage: Storage, emit: Emit) -> Reco
         if not is_dense(base.shape, base.stride()) or offset < 0 or last >= max(base.numel(), 1):
             raise LoweringError("as_strided of written memory reaches what the tensor that was written does not show")
         return emit(step.op, storage.record, size, stride, offset + storage.record.val.storage_offset())
-    if step.op in BIT_OPS:
-        return emit(BIT_OPS[step.op], record)
+    if step.op in BIT_OPS:  # what is expanded stays so, as it does in eager mode, where no numbers are computed yet
+        shape, strides = record.val.shape, record.val.stride()
+        for dim in [d for d, stride in enumerate(strides) if stride == 0]:
+            record = emit(aten.slice.Tensor, record, dim, 0, 1)
+        record = emit(BIT_OPS[step.op], record)
+        return emit(aten.expand.default, record, shape) if 0 in strides else record
     if step.op is aten.view.default and not _viewable(record.val, step.args[0]):
         record = emit(aten.clone.default, record, memory_format=torch.contiguous_format)
     return emit(step.op, record, *step.args, **dict(step.kwargs))
 
 
 def _viewable(val: FakeTensor, shape: Any) -> bool:
-    if val.is_contiguous():
-        return True
     try:
-        view(val, list(shape))
+        return val.is_contiguous() or view(val, list(shape)) is not None
     except NoRule:
         return False
-    return True
 
 
 def write(value: Value, new: Record, emit: Emit) -> None:
