@@ -1,5 +1,6 @@
 """Graphs whose sizes vary go to the backends that are right for all sizes."""
 
+import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -25,10 +26,6 @@ class Noting:
 
 def flat(x):
     return x.view(x.shape[0] * x.shape[1], -1).sum(1), x.shape[0] + 1
-
-
-def kept(x):
-    return x[x > 0].sum() * torch.nonzero(x).shape[0]
 
 
 def run(function, backend, sizes, **options):
@@ -60,16 +57,29 @@ def test_other_code_that_says_so_takes_symbols():
     assert backend.varying == [False, True]
 
 
-def test_sizes_that_data_decide_are_one_graph_of_the_module_itself():
-    backend = Noting(lambda gm, example_inputs: gm.forward)
-    run(kept, backend, (4, 4), fullgraph=True)
-    assert backend.varying == [True]
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", lambda gm, example_inputs: gm.forward])
+def test_what_data_decide_stays_out_of_their_graphs(backend):
+    def positive(x):
+        kept = x[x > 0]
+        if kept.numel() == 0:
+            return x - 100
+        return kept.sum()
 
+    def asserting(x):
+        if not (x > 0).all():
+            raise AssertionError("negative")
+        return x + 1
 
-def test_other_code_is_given_no_sizes_that_data_decide():
-    backend = Noting(lambda gm, example_inputs: lambda *inputs: gm(*inputs))
-    run(kept, backend, (4, 4))
-    assert backend.varying[0] and not any(backend.varying[1:])
+    for function in (positive, asserting):
+        compiled = firebrick.compile(function, backend=backend)
+        for x in (torch.ones(3), -torch.ones(3), torch.ones(2), -torch.ones(4)):
+            try:
+                expected = function(x)
+            except AssertionError as error:
+                with pytest.raises(AssertionError, match=str(error)):
+                    compiled(x)
+            else:
+                assert torch.equal(compiled(x), expected)
 
 
 def test_a_backend_that_fails_on_symbols_is_given_numbers():
@@ -78,7 +88,7 @@ def test_a_backend_that_fails_on_symbols_is_given_numbers():
             raise ValueError("a size is no number")
         return gm.forward
 
-    run(kept, Noting(fails), (4, 4))
+    run(flat, Noting(fails), (4, 5, 6))
 
 
 def test_eager_takes_symbols():

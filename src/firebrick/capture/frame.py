@@ -229,14 +229,15 @@ class Capture:
         break_step: int | None = None
         reason: Break | None = None
         history, code, floats, reading, through = self.history, frame.code, True, 0, -1
-        symbols = self.config.dynamic is not False and not history.is_static(code)
-        symbols = symbols and getattr(self.backend, "takes_symbols", False)
+        takes = self.config.dynamic is not False and getattr(self.backend, "takes_symbols", False)
+        symbols = takes and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             history.tell(one.tracer, code, floats)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
-            one.tracer.symbols.sizes.takes_data, one.tracer.early.on = symbols, reading > 0
+            data = symbols and getattr(self.backend, "checks_data", True)
+            one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
             try:
                 one.run()
                 if one.tracer.symbols.sizes.guessed and not one._can_start_again():
@@ -306,8 +307,7 @@ class Capture:
             recorder.count("ops", graph.op_count)
             if self.tries is not None:
                 self.tries -= 1
-            inputs = arguments(graph)
-            made = graph.inference.as_made(graph, inputs, compiled)
+            made = graph.inference.as_made(graph, arguments(graph), compiled)
             compiled = compiled if made is compiled else Wrapped(made, None)
         if reason is not None:
             recorder.count("breaks")
