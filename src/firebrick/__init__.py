@@ -39,7 +39,7 @@ from firebrick.api.exporting import export  # noqa: E402
 from firebrick.api.switches import set_stance  # noqa: E402
 from firebrick.api.tracing import aot  # noqa: E402
 from firebrick.backends import list_backends, register_backend  # noqa: E402
-from firebrick.capture.marks import (  # noqa: E402  # noqa: E402
+from firebrick.capture.marks import (  # noqa: E402
     allow_in_graph,
     assume_constant_result,
     graph_break,

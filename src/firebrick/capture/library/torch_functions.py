@@ -239,9 +239,9 @@ def _joined(interp: Interpreter, leaves: list[Value], shape: list[int], kwargs: 
         if not isinstance(leaf, (ConstantValue, NumberValue)) and (type(leaf) is not TensorValue or leaf.fake.ndim):
             raise Break("unsupported-call", f"torch.tensor() of a list that holds {leaf.describe()}")
     kinds = [v.fake.dtype if isinstance(v, TensorValue) else torch.tensor(v.python_type()()).dtype for v in leaves]
-    found = reduce(torch.promote_types, kinds)
-    dtype = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else found
-    if set(kwargs) - {"dtype"} or not torch.can_cast(found, dtype) or dtype.itemsize < found.itemsize:
+    promoted = reduce(torch.promote_types, kinds)
+    dtype = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else promoted
+    if set(kwargs) - {"dtype"} or not torch.can_cast(promoted, dtype) or dtype.itemsize < promoted.itemsize:
         raise Break("unsupported-call", "torch.tensor() of a list that holds tensors, with such arguments")
     to: Kwargs = {"dtype": ConstantValue(dtype)}
     parts = [

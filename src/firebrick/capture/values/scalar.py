@@ -377,14 +377,16 @@ def expect(interp: Interpreter, truth: Value) -> None:
     """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python.
 
     Raises:
-        Break: the backend can't look.
+        Break: the backend can't look, or there was a write that can't be undone where it is false.
     """
-    truth = truth_of(interp, truth.tensor if isinstance(truth, TruthValue) else truth)
+    truth, graph = truth_of(interp, truth.tensor if isinstance(truth, TruthValue) else truth), interp.tracer.graph
+    graph.watched = graph.watched or bool(graph.written)  # to be undone, so that plain Python can start again
+    if graph.written and graph.beyond_undoing:
+        raise Break("unsupported-operation", "a condition of data follows a write that can't be undone")
     if isinstance(truth, HeldValue):
         truth.expect()
         return
     assert isinstance(truth, ScalarValue)
-    graph = interp.tracer.graph
     if not graph.sizes.sizes.takes_data:
         truth.truth(interp)
     graph.call(interp, "call_function", as_true, [truth.tensor], {})
