@@ -14,6 +14,7 @@ from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
 from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
+from firebrick.fakes.segments import Segments, of_data, segments
 from firebrick.trace import bytes_saved, show_nodes
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One captured graph. ops: calls in it. seconds: how long it ran. saved_bytes: kept for the backward, if any."""
+    """One captured graph. ops: calls in it. seconds: how long it ran. saved_bytes: kept for the backward, if any;
+    None where data decide how many."""
 
     name: str
     ops: int
@@ -127,18 +129,22 @@ _CAPTURE, _GRAPH = "firebrick.capture", "firebrick.graph"
 class _Watch:
     """The backend of an explained call: runs each graph eagerly, under a name that the profiler shows."""
 
+    takes_symbols = checks_data = True
+
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.graphs: list[tuple[fx.GraphModule, list[float], int | None]] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         spent: list[float] = []
-        self.graphs.append((gm, spent, bytes_saved(gm, example_inputs, self.budget)))
+        saved = None if of_data(gm) else bytes_saved(gm, example_inputs, self.budget)
+        self.graphs.append((gm, spent, saved))
+        run = _on_eager_kernels(gm)
 
         def measured(*inputs: Any) -> Any:
             start = time.perf_counter()
             with record_function(_GRAPH):
-                result = gm.forward(*inputs)
+                result = run(*inputs)
             spent.append(time.perf_counter() - start)
             return result
 
@@ -151,6 +157,13 @@ class _Watch:
             GraphFacts(str(gm.meta.get("name") or "graph"), count, sum(spent), show_nodes(gm.graph), saved)
             for count, (gm, spent, saved) in zip(calls, self.graphs, strict=True)
         ]
+
+
+def _on_eager_kernels(gm: fx.GraphModule) -> Callable[..., Any]:
+    """The graph as it was captured; where data decide sizes, each call looks whether they are as they were taken."""
+    parts = segments(gm) if of_data(gm) else []
+    forwards = [None if part.graph is None else part.graph.forward for part in parts]
+    return Segments(gm, parts, forwards) if parts else gm.forward
 
 
 def _shares(profiler: Any) -> tuple[int, int, float, float]:

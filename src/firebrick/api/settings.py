@@ -167,7 +167,7 @@ class Settings:
             return compiled
 
         other.takes_symbols = said is not False  # type: ignore[attr-defined]
-        other.checks_data = False  # type: ignore[attr-defined]  # whether its data are as a graph took them to be
+        other.checks_data = getattr(backend, "checks_data", False)  # type: ignore[attr-defined]
         return other
 
     def capturer(self, scope: object, on_frame: Callable[[FrameReport], None] | None = None) -> Capture:
