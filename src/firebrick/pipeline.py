@@ -122,6 +122,8 @@ def compile_graph(
     except SizesRefused:
         raise
     except DataDecides as error:
+        if is_cut(gm) and of_data(gm):  # nobody would look whether the sizes are as they were taken to be
+            raise SizesRefused(str(error)) from error
         recorder.count("graphs run eagerly: sizes that data decide")
         recorder.reason("size that data decide", str(error))
         return run_eagerly(gm)
@@ -131,6 +133,8 @@ def compile_graph(
         if config.strict:
             raise
         _note_fallback(gm, error)
+        if is_cut(gm) and of_data(gm):
+            raise SizesRefused(str(error)) from error
         return run_eagerly(gm)
     recorder.count("graphs compiled")
     return with_views(compiled, gm)
