@@ -14,6 +14,7 @@ import functools
 import gc
 import hashlib
 import io
+import itertools
 import random
 import re
 import signal
@@ -94,6 +95,8 @@ class _Canonical:
         self.storages: dict[int, tuple[int, int]] = {}
         """Address of a storage -> its number, and the offset of the tensor by which it was met: where in its memory a
         result begins is open, where two begin that share memory is not."""
+        self.gradients: list[int] = []
+        """Addresses of the storages of gradients, which may share less than plain ones: autograd hands out views."""
         self.keep: list[object] = []
 
     def text(self, value: object, depth: int = 0) -> str:
@@ -145,6 +148,17 @@ class _Canonical:
             return f"{name}({self.text(dict(own), depth)})"
         return name
 
+    def _gradient(self, t: torch.Tensor) -> str:
+        """A gradient as if nothing but other gradients had its memory."""
+        at = t.untyped_storage().data_ptr() if t.layout == torch.strided and t.numel() else 0
+        if self.exact or not at or at in self.storages or id(t) in self.seen:
+            return self.text(t)
+        self.gradients.append(at)
+        storages, self.storages = self.storages, {at: (-1, t.storage_offset())}
+        text = self.text(t)
+        self.storages = storages
+        return text
+
     def _tensor(self, t: torch.Tensor) -> str:
         parts = [type(t).__name__, str(t.dtype), str(tuple(t.shape)), str(t.device)]
         if t.layout == torch.strided:
@@ -160,7 +174,7 @@ class _Canonical:
             parts.append(str(t.layout))
         parts += ["grad"] * t.requires_grad + ["leaf"] * t.is_leaf + ["inference"] * t.is_inference()
         if t.is_leaf and t.requires_grad and t.grad is not None:
-            parts.append(f"gradient {self.text(t.grad)}")
+            parts.append(f"gradient {self._gradient(t.grad)}")
         if t.device.type != "meta":
             plain = t.detach() if t.layout == torch.strided else t.detach().to_dense()
             parts.append(str(plain.tolist()) if self.exact else self._later(plain))
@@ -231,12 +245,13 @@ def _states(space: dict) -> str:
 class Outcome:
     """Everything that a call did which somebody could see: texts, and the numbers that are compared within rounding.
 
-    told: what was raised and where, in full; for people, since words and places may differ.
+    told: what was raised and where, in full; for people, since words and places may differ. gradients: see _Canonical.
     """
 
     texts: dict[str, str]
     values: list[torch.Tensor]
     told: str = ""
+    gradients: tuple[int, ...] = ()
 
 
 def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outcome:
@@ -280,12 +295,12 @@ def observe(space: dict, function, arguments: tuple, exact: bool = True) -> Outc
     torch.set_default_device(None if device.type == "cpu" else device)
     while forward_ad._current_level >= 0:
         forward_ad.exit_dual_level()
-    values = canonical.values
+    values, gradients = canonical.values, tuple(canonical.gradients)
     if space.get("WATCHED"):
         del result, error, canonical, text
         gc.collect()
         seen["dead"] = str([reference() is None for reference in space["WATCHED"]])
-    return Outcome(seen, values, trail)
+    return Outcome(seen, values, trail, gradients)
 
 
 def load(
@@ -407,6 +422,10 @@ def _difference(
                     kind = f"error {found.partition(':')[0]}"
                 expected, found = (f"{text}\n{side.told}" for text, side in ((expected, wanted), (found, got)))
             return Difference(kind, call, expected, found)
+    pairs = list(zip(wanted.gradients, got.gradients, strict=True))
+    for (at, ours), (other, our_other) in itertools.combinations(pairs, 2):
+        if ours == our_other and at != other:
+            return Difference("gradients that share memory", call, "apart", "one")
     exact = reference if reference and len(reference) == len(wanted.values) else wanted.values
     for number, (expected, found, ref) in enumerate(zip(wanted.values, got.values, exact, strict=True), 1):
         if not (_close(expected, found) or as_near(expected, found, ref)):

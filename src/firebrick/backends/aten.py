@@ -37,7 +37,7 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
-            flat = call(*inputs)
+            flat = call(*[t.detach() if t.requires_grad else t for t in inputs])  # some kernels ask, even here
 
             def base(alias: Alias) -> torch.Tensor:
                 if alias.base == "input":
@@ -48,7 +48,9 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
                 (inputs[target] if isinstance(target, int) else aten.constants[target]).copy_(value)
             pairs = zip(aten.outputs, flat[first:last], strict=True)
             numbers = sizes.numbers(inputs)
-            return tuple(value if alias is None else seen_as(base(alias), alias, numbers) for alias, value in pairs)
+            results = [v if alias is None else seen_as(base(alias), alias, numbers) for alias, v in pairs]
+            # What is no view in the program may be written to as what is none.
+            return tuple([v.detach() if isinstance(v, torch.Tensor) and v._is_view() else v for v in results])
 
     inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))
     return runtime.WithBits(run, inputs, outputs) if aten.bits else run

@@ -41,6 +41,7 @@ from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
+from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
@@ -399,7 +400,8 @@ class GraphBuilder:
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
                 if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
-                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs))
+                check = functools.partial(check_accepted, target, args, kwargs)
+                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), check)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

@@ -115,15 +115,19 @@ class AskedForNumbers(Exception):
     """A kernel in C++ wants sizes as numbers; one in Python may not, see `with_kernels_in_python`."""
 
 
-def with_kernels_in_python(call: Callable[[], Any]) -> Any:
-    """Make a call; if kernels in C++ need numbers, by those in Python where there are some."""
+def with_kernels_in_python(call: Callable[[], Any], check: Callable[[Any], None] | None = None) -> Any:
+    """Make a call; if kernels in C++ need numbers, by those in Python where there are some, which refuse less: `check`
+    looks at what they give."""
     try:
         return call()
     except (AskedForNumbers, RuntimeError) as error:
         if not isinstance(error, AskedForNumbers) and _NUMBERS_ONLY not in str(error):
             raise
         with enable_python_dispatcher():
-            return call()
+            result = call()
+        if check is not None:
+            check(result)
+        return result
 
 
 class _Slow(Exception):
@@ -295,10 +299,13 @@ def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requir
 
 
 def _twin(fake: FakeTensor) -> torch.Tensor:
-    """Return the meta tensor of a fake one; torch sets the bits of a fake view after it was made."""
+    """Return the meta tensor of a fake one, on the same memory; torch sets the bits of a fake view after it was made."""
     meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
     if meta is None or bits_of(meta) != bits_of(fake):
-        meta = fake.__dict__[_TWIN] = _meta_of(fake)
+        meta = _meta_of(fake)
+        if not fake._is_zerotensor():  # which has no memory
+            meta = meta.set_(fake.untyped_storage(), *settled([fake.storage_offset()]), meta.shape, meta.stride())
+        fake.__dict__[_TWIN] = meta
     return meta
 
 
@@ -585,6 +592,8 @@ def _kernel(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if result is NotImplemented:
         result = _decompose(mode, func, args, kwargs)
         return _laid_out_as_now(mode, result, func, args, kwargs) if func in _LAID_OUT_BY_KERNEL else result
+    if func in _LAID_OUT_BY_KERNEL and _has_symbols(args):
+        return _laid_out_as_now(mode, _wrap(mode, result, devices.common), func, args, kwargs)
     with torch._C._DisableTorchDispatch():
         if func in _LAID_OUT_BY_KERNEL and _is_here(devices.common):
             real = func(*[_zeros(a) if isinstance(a, torch.Tensor) else a for a in args], **kwargs)

@@ -5,16 +5,27 @@ refuse: dimensions beyond the rank or named twice, dtypes that an op has no kern
 that is captured is also made once, on tensors of the same dtypes and sizes; where those are large and no number among
 the arguments depends on them, on tensors whose sizes are small numbers, equal where the real ones are. What a kernel
 raises then ends the graph there, and plain Python raises it where the program does.
+
+Where sizes are symbols, the kernel is asked about those at hand, and again with each size that may be 0 being 0: where
+that is refused, other calls must not have it.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from functools import cache
+from inspect import signature
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.index.sizes import has_symbols, size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,20 +68,32 @@ class _Plan(NamedTuple):
 class _Sizes:
     """Sizes as they are, or small ones: equal, greater, even and odd where they are, and the same below 5.
 
-    numbers: of the call's tensors, by identity.
+    numbers: of the call's tensors, by identity. emptied: a size that is 0 in place of what it is.
     """
 
-    def __init__(self, sizes: Iterable[int] = ()) -> None:
+    def __init__(self, sizes: Iterable[int] = (), emptied: Expr | None = None) -> None:
         self.small: dict[int, int] = {}
         self.numbers: dict[int, int] = {}
+        self.emptied = emptied
         least = 5
         for size in sorted({n for n in sizes if n >= least}):
             least += (size - least) % 2
             self.small[size] = least
             least += 1
 
-    def __call__(self, size: int) -> int:
-        return self.small.get(size, size)
+    def __call__(self, size: Any) -> int:
+        number = self.number(size)
+        return self.small.get(number, number)
+
+    def number(self, size: Any) -> int:
+        """A size as a number, without making a fact of it."""
+        if type(size) is int:
+            return size
+        sizes = sizes_in((size,))
+        if sizes is None:
+            raise _Unknown
+        e = size_of(size)
+        return 0 if e == self.emptied else sizes.hint(e)
 
 
 class _Unknown(Exception):
@@ -79,6 +102,12 @@ class _Unknown(Exception):
 
 @cache
 def _plan(func: Any) -> _Plan | None:
+    if isinstance(func, FunctionType) and func.__module__ == functional.__name__:
+        return _Plan(tuple(signature(func).parameters), shrinks=False)
+    if isinstance(func, BuiltinFunctionType) and hasattr(torch.ops.aten, func.__name__):
+        packet = getattr(torch.ops.aten, func.__name__)
+        longest = max((getattr(packet, name)._schema.arguments for name in packet.overloads()), key=len)
+        return None if func.__name__ in _BY_VALUE else _Plan(tuple(a.name for a in longest), shrinks=False)
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten" or func.is_view:
         return None
     if func._opname in _BY_VALUE or torch.Tag.inplace_view in func.tags or not func._schema.returns:
@@ -94,27 +123,48 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
     plan = _plan(func)
     if plan is None:
         return
-    named = (*zip(plan.names, args, strict=False), *kwargs.items())
+    call = func, len(args), (*zip(plan.names, args, strict=False), *kwargs.items())
+    error = None
     try:
         tensors = [t for value in (args, tuple(kwargs.values()), result) for t in _tensors(value)]
-        if any(isinstance(t, FakeTensor) and t._has_symbolic_sizes_strides for t in tensors):
-            return  # to look at a symbol would make a fact of it
-        if func._opname in _PUTS:
+        symbolic = [n for t in tensors if isinstance(t, FakeTensor) and has_symbols(t) for n in t.shape]
+        if not symbolic and getattr(func, "_opname", "") in _PUTS:
             _check_mask(*args[:3])
-        large = sum([t.numel() for t in tensors]) > _LARGE
-        if large and not plan.shrinks:
-            return
-        sizes = _Sizes([n for t in tensors for n in t.shape] if large else ())
-        key = (func, len(args), *[(name, _kind(value, sizes, name)) for name, value in named])
-        if key not in _answers:
-            if len(_answers) >= _REMEMBERED:
-                _answers.clear()
-            _answers[key] = _ask(func, key)
+        error, sizes = _refusal(call, plan, tensors), sizes_in(symbolic)
+        if sizes is not None and error is None:
+            for e in dict.fromkeys(
+                e for n in symbolic if isinstance(e := size_of(n), Expr) and e.lo <= 0 < sizes.hint(e)
+            ):
+                if _refusal(call, plan, tensors, e) is not None:
+                    sizes.ask("!=", e, 0, "expected")
+        elif sizes is not None and any(sizes.of_data(size_of(n)) for n in symbolic):
+            return  # nobody knows what they are now
     except (_Unknown, TypeError):
         return
-    error = _answers[key]
     if error is not None:
         raise error
+
+
+def _refusal(
+    call: tuple[Any, int, tuple[tuple[str, Any], ...]],
+    plan: _Plan,
+    tensors: Sequence[torch.Tensor],
+    emptied: Expr | None = None,
+) -> Exception | None:
+    """What eager raises of a call with its sizes as they are, or with one of them being 0."""
+    func, count, named = call
+    sizes = _Sizes(emptied=emptied)
+    shapes = [[sizes.number(n) for n in t.shape] for t in tensors]
+    if sum(map(math.prod, shapes)) > _LARGE:
+        if not plan.shrinks:
+            return None
+        sizes = _Sizes(itertools.chain(*shapes), emptied)
+    key = (func, count, *[(name, _kind(value, sizes, name)) for name, value in named])
+    if key not in _answers:
+        if len(_answers) >= _REMEMBERED:
+            _answers.clear()
+        _answers[key] = _ask(func, key)
+    return _answers[key]
 
 
 def _check_mask(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor) -> None:
@@ -182,9 +232,11 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
         if name == "indices" and any(0 not in mask.shape for mask in masks):
             raise _Unknown  # how many places a mask names is not known
         return _Items(type(value), items)
-    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)):
+    if isinstance(value, torch.SymInt):
+        return _Number(int, sizes(value) if name in _SIZES else sizes.number(value))
+    if isinstance(value, (torch.Tensor, torch.SymFloat, torch.SymBool, torch.Generator)):
         raise _Unknown
-    return _Number(type(value), sizes(value) if name in _SIZES and isinstance(value, int) else value)
+    return _Number(type(value), sizes(value) if name in _SIZES and type(value) is int else value)
 
 
 def _argument_of(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:

@@ -304,6 +304,9 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
     if x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
         raise NoRule
     lead = x.dim() - len(shape)
+    for sizes in (x.shape[lead:], *[t.shape for t in (weight, bias) if t is not None]):  # symbols have to be the same
+        for size, wanted in zip(sizes, shape, strict=True):
+            torch._check(size == wanted)
     stat = Spec((*x.shape[:lead], *([1] * len(shape))), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat
 

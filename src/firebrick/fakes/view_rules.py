@@ -217,7 +217,11 @@ def _unbind(x: torch.Tensor, dim: int = 0) -> list[Seen]:
 
 
 def _as_strided(x: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Seen:
-    return Seen(tuple(size), tuple(stride), x.storage_offset() if offset is None else offset)
+    offset = x.storage_offset() if offset is None else offset
+    if not any(type(n) is int and n == 0 for n in size):
+        end = offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        torch._check(end * x.dtype.itemsize <= x.untyped_storage().nbytes())
+    return Seen(tuple(size), tuple(stride), offset)
 
 
 def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Seen:

@@ -276,13 +276,11 @@ class Sizes:
         return "\n".join([*ranges, *(f"{f.difference} {f.sign} 0 {f.truth}" for f in self.facts.values())])
 
     def enforce(self) -> None:
-        """Make facts of what was assumed; where all sizes are numbers, nothing was.
+        """Make facts of what was assumed.
 
         Raises:
             LoweringError: an assumption does not hold in this call.
         """
-        if not self.are_open():
-            self.assumed.clear()
         for (sign, d), truth in self.assumed.items():
             d = self.settled(d)
             if self.of_data(d) and not (sign == "==" and truth):  # calls where it does not hold run other code
