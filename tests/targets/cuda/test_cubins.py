@@ -53,5 +53,10 @@ def test_updates_of_every_dtype_are_built(dtype, tmp_path):
     assert cubins(updates, torch.ones(9, dtype=dtype), at, torch.full((4,), 3, dtype=dtype), folder=tmp_path)
 
 
+def test_a_scan_of_what_all_rows_share_is_built(tmp_path):
+    x, y = torch.randn(5, 16).half(), torch.randn(5, 1).half()
+    assert cubins(lambda x, y: torch.maximum(x, y.expand(5, 16).cummax(0)[0]), x, y, folder=tmp_path)
+
+
 def test_numbers_of_float64_are_not_rounded_to_float32():
     agree(floats, torch.randn(40, dtype=torch.float64), tolerance=1e-14)

@@ -108,6 +108,15 @@ def test_scans(name, dim):
         assert launches(made) == 1 or n == 1
 
 
+def test_a_scan_in_a_short_fold_across_rows():
+    agree(lambda x: x.cumsum(0).amax(0), rand(4, 40))
+    agree(lambda x: x.cummax(0)[0].sum(0), rand(16, 33))
+
+
+def test_a_scan_of_what_all_rows_share():
+    agree(lambda x, y: torch.maximum(x, y.expand(5, 16).cummax(0)[0]), rand(5, 16), rand(5, 1))
+
+
 def test_long_scans_carry():
     agree(lambda x: x.cumsum(-1), rand(2, 20_000), tolerance=1e-3, exact=False)
     agree(lambda x: (x.cumsum(0), *x.cummax(0)), rand(2000, 40), tolerance=1e-3, exact=False)

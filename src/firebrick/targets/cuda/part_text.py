@@ -472,7 +472,8 @@ class PartWriter(Scopes):
         body = self._typed(self.value(v.body, mask), v.dtype)
         along = next(d for d in self.part.inner if d.var is v.var)
         name, row = v.var.name, FOLDS[v.name]
-        dims = body.dims | {name}
+        # All of the tile: Triton 3.6 refuses a scan of fewer rows than the tile has.
+        dims = body.dims | {name, *(d.var.name for d in self.part.grid if d.block > 1)}
         axis = self._axis(name)
         text = self._full(body, dims)
         depth = len(self.scopes) - 1

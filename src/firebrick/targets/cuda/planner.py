@@ -118,7 +118,10 @@ def serial_folds(work: Work) -> frozenset[Reduce]:
 
 
 def _is_short(v: Reduce, work: Work) -> bool:
-    """Whether neighbours in memory belong to other results, and there are few elements to a result."""
+    """Whether neighbours in memory belong to other results, and there are few elements to a result. What is scanned
+    along is a dimension."""
+    if any(isinstance(c, Scan) for c in walk([v.body])):
+        return False
     if not work.outer or any(varies(work, a.size) for a in v.axes) or math.prod(hint(a.size) for a in v.axes) > _SERIAL:
         return False
     loads = [a for a in _accesses([Store("", ZERO, v.body)]) if not a.store and a.direct]
