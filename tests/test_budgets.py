@@ -39,6 +39,7 @@ CUDA = [
     *PACKAGE.glob("runtime/triton_*"),
     *PACKAGE.glob("runtime/cuda_*"),
     *PACKAGE.glob("passes/cuda_*"),
+    *PACKAGE.glob("lower/cuda_*"),
 ]
 CUDA_LINES = 4_950
 FILE_LINES = 800
