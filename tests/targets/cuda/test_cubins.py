@@ -39,6 +39,18 @@ def updates(x, at, values):
     return x.index_add(0, at, values), x.scatter_reduce(0, at, values, "amax"), x.index_put((at,), values, True)
 
 
+def exponentials(x, image):
+    wide = x.repeat(1, 50)  # rows that no program holds
+    return x.softmax(1), wide.softmax(1), wide.logsumexp(1), F.hardswish(image).mean((2, 3))
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_softmax_and_means_of_every_dtype_are_built(arch, tmp_path):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        image = torch.randn(1, 40, 30, 30).to(dtype, memory_format=torch.channels_last)
+        assert cubins(exponentials, torch.randn(3, 900).to(dtype), image, arch=arch, folder=tmp_path)
+
+
 @pytest.mark.parametrize("arch", [80, 90])
 def test_kernels_of_every_dtype_are_built(arch, tmp_path):
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
