@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.inference_mode import made_of
+from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
@@ -50,6 +50,15 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
         ):  # through `data`, which counts no write: the leaf is made with these values
             leaf.get_attr(interp, "data").realize().call_method(interp, "copy_", [data], {})
         data.become(leaf.call_method(interp, "detach", [], {}))
+    return leaf
+
+
+def leaf_of(interp: Interpreter, data: TensorValue) -> TensorValue:
+    """`Parameter(data)` of a tensor from outside, made before the graph, which may not write to either from here on."""
+    graph = interp.tracer.graph
+    made = interp.tracer.prelude.add(torch.nn.Parameter, [data.source])
+    leaf = graph.made("leaf", made, torch.nn.Parameter(data.obj))  # type: ignore[arg-type]
+    graph.read_only |= {storage_of(data.fake), storage_of(leaf.fake)}
     return leaf
 
 
