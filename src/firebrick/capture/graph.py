@@ -335,12 +335,6 @@ class GraphBuilder:
             _pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
         return result
 
-    def is_untouched(self, value: TensorValue) -> bool:
-        """Whether a tensor from outside, of known sizes, is as it was before the graph."""
-        given = value.obj is not None and value.source is not None and value.data_version is None
-        fixed = all(type(size) is int for size in value.fake.shape) and self.outer is None and not self.inference.on
-        return given and fixed and storage_of(value.fake) not in {storage_of(fake) for fake in self.written}
-
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
         plain = TensorValue(data.node, data.fake)

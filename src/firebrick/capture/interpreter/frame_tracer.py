@@ -110,14 +110,9 @@ class Tracer:
     def remember(self, obj: Any, value: Value) -> None:
         """Later reads of the same object give the same value."""
         self.objects[id(obj)] = value
+        if isinstance(value, FunctionValue) and value.obj is None:  # the object stands in for a new function
+            self._functions[id(obj)] = value
         self._keep.append(obj)
-
-    def stand_in(self, host: Any, value: Value) -> None:
-        """Let an object stand for a value."""
-        self.stand_ins[id(host)] = value
-        if isinstance(value, FunctionValue):
-            self._functions[id(host)] = value
-        self.remember(host, value)
 
     def read(self, obj: Any, source: s.Source, *, pinned: bool = False) -> Value:
         """The value of an object that is read, to be looked at later."""

@@ -13,7 +13,7 @@ from firebrick.capture.graph import has_tensor
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
-from firebrick.capture.values.leaf import can_be_leaf, is_fresh, leaf_of, make_leaf
+from firebrick.capture.values.leaf import can_be_leaf, is_fresh, is_untouched, leaf_of, make_leaf
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -95,7 +95,7 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start):
         if is_fresh(interp, data):
             return make_leaf(interp, torch.nn.Parameter, data)
-        if interp.tracer.graph.is_untouched(data):
+        if is_untouched(interp, data):
             return leaf_of(interp, data)
     detached = data.call_method(interp, "detach", [], {})
     assert isinstance(detached, TensorValue)

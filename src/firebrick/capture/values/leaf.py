@@ -53,6 +53,13 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
     return leaf
 
 
+def is_untouched(interp: Interpreter, data: TensorValue) -> bool:
+    """Whether a tensor from outside, of known sizes, is as it was before the graph."""
+    graph, given = interp.tracer.graph, data.obj is not None and data.source is not None and data.data_version is None
+    fixed = all(type(size) is int for size in data.fake.shape) and graph.outer is None and not graph.inference.on
+    return given and fixed and storage_of(data.fake) not in {storage_of(fake) for fake in graph.written}
+
+
 def leaf_of(interp: Interpreter, data: TensorValue) -> TensorValue:
     """`Parameter(data)` of a tensor from outside, made before the graph, which may not write to either from here on."""
     graph = interp.tracer.graph

@@ -63,7 +63,8 @@ def stand_in(interp: Interpreter, value: Value) -> Any:
             return value.as_constant()
         except NotConstant:
             host = _StandIn()
-    tracer.stand_in(host, value)
+    tracer.stand_ins[id(host)] = value
+    tracer.remember(host, value)
     return host
 
 
@@ -124,7 +125,8 @@ def build(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Val
     """The rule of functions that make parts of classes."""
     host = run(interp, function, args, kwargs)
     value = BuiltValue(host, function, args, kwargs)
-    interp.tracer.stand_in(host, value)
+    interp.tracer.stand_ins[id(host)] = value
+    interp.tracer.remember(host, value)
     return value
 
 
