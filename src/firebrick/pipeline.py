@@ -655,10 +655,10 @@ class _Training(_Compile):
         return runtime.Training(self.plan, run, self.captured, self.backward, self.again, self.traced)
 
     def part(self, name: str) -> str:
-        return f"{name}, gradients {self.above}" if self.above else name
+        return f"{name}, gradients {self.above} behind {self.entered}" if self.above else name
 
     def again(
-        self, present: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+        self, present: tuple[int, ...], entered: Sequence[int], tangents: Sequence[Any], inputs: Sequence[Any]
     ) -> runtime.Training:
         """Compile the gradients for the tangents that are given as a graph that has gradients of its own.
 
@@ -673,7 +673,7 @@ class _Training(_Compile):
         higher = _Training(gm, [*examples, *fakes_of(tangents)], self.config, self.user_passes)
         higher.above, higher.few, higher.state = (*self.above, present), False, self.state
         higher.hidden = self.hidden or self.plan.hidden
-        higher.entered = self.entered if self.above else [k for k, _ in self.plan.entered(present)]
+        higher.entered = self.entered if self.above else entered
         with collector_paused(), unwatched():
             try:
                 run = higher.training()
@@ -724,7 +724,7 @@ class _Training(_Compile):
                 division = trace.divide(
                     joint, () if self.saved else trace.min_cut(joint, config.memory_budget), self.saved
                 )
-                self.division = trace.parted(division, joint.groups)
+                self.division = trace.parted(division, joint.groups, joint.behind)
             if self.plan is not None and not self.few and self.division.plan.parts != self.plan.parts:
                 raise PassError("the backward of the whole graph has other nodes than the forward was compiled for")
         return self.division

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import nullcontext
 
 import torch
@@ -196,19 +194,6 @@ def work_of_the_cache(rank: int) -> dict[str, int]:
     after = firebrick.stats()["counts"]
     names = ("cache hits", "cache misses", "units built")
     return {name: after.get(name, 0) - before.get(name, 0) for name in names}
-
-
-def fail_in_step(rank: int, how: str) -> None:
-    """Train, and end rank 1 in the third step: by an error, by a signal, or by a collective of another size."""
-    net = build("deep", "wrapper", {"bucket_cap_mb": 0.04})
-    for number in range(6):
-        if number == 2 and rank == 1:
-            if how == "raises":
-                raise ValueError("rank 1 has no data")
-            if how == "is killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            net(torch.ones(4, 15))
-        net(torch.ones(4, 16)).mean().backward()
 
 
 def build_with_other_shapes(rank: int) -> None:

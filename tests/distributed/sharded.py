@@ -57,7 +57,7 @@ WRAPPERS = {"fsdp": _shard, "tensor": _parallelize}
 
 def _train(rank: int, wrapper: str, how: str, steps: int, state: bytes | None = None):
     torch.manual_seed(0)
-    net, mesh = Net(), init_device_mesh("cpu", (2,))
+    net, mesh = Net(), init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     WRAPPERS[wrapper](net, mesh)
     if how == "blocks":
         net.blocks = nn.ModuleList([firebrick.compile(block) for block in net.blocks])

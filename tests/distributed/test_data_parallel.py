@@ -26,6 +26,13 @@ def test_parameters_after_20_steps_are_those_of_plain_python(ranks, model, how, 
 
 
 @pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["normed", "deep"])
+def test_four_processes(four_ranks, model):
+    assert all(four_ranks.run(compare, model, "wrapper", {"bucket_cap_mb": 0.04}))
+
+
+@pytest.mark.compiler
 @pytest.mark.parametrize("how", HOW)
 def test_gradients_that_gather_without_sync(ranks, how):
     assert all(ranks.run(compare, "normed", how, {}, 12, 3))

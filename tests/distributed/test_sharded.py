@@ -15,5 +15,12 @@ def test_parameters_after_20_steps_with_shards(ranks, wrapper, how):
 
 
 @pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["fsdp", "tensor"])
+def test_four_processes(four_ranks, wrapper):
+    assert all(four_ranks.run(compare, wrapper, "module"))
+
+
+@pytest.mark.compiler
 def test_distributed_checkpoint_of_a_compiled_module(ranks, tmp_path):
     ranks.run(save_and_load, str(tmp_path))

@@ -74,7 +74,7 @@ def run_joint(
     whole = backward_compiler is not None
     joint = trace.trace_joint(gm, example_inputs, above=above, entered=() if whole else entered, hidden=hidden)
     division = trace.divide(joint, (partition or trace.min_cut)(joint))
-    division = division if whole else trace.parted(division, joint.groups)
+    division = division if whole else trace.parted(division, joint.groups, joint.behind)
 
     def run(aten: AtenGraph, compiler: Compiler | None, inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
         return run_aten(aten, None if compiler is None else compiler(aten.gm, inputs))
@@ -85,11 +85,10 @@ def run_joint(
         return run(part.backward, backward_compiler, inputs), part.order
 
     def again(
-        present: tuple[int, ...], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+        present: tuple[int, ...], begun: Sequence[int], tangents: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> runtime.Training:
         examples = [*examples_of_inputs, *fakes_of([*inputs[len(examples_of_inputs) :], *tangents])]
-        enters = entered if above else [k for k, _ in division.plan.entered(present)]
-        names = hidden or division.plan.hidden
+        enters, names = entered if above else begun, hidden or division.plan.hidden
         return run_joint(gm, examples, partition, forward_compiler, backward_compiler, (*above, present), enters, names)
 
     def traced(positions: tuple[int, ...]) -> tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]:

@@ -190,7 +190,7 @@ class _FakeMode(FakeTensorMode):
         path = _PATHS.get(func)
         if path is None:
             path = _PATHS[func] = _choose(func)
-        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and _is_random(func, args, kwargs):
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and is_random(func, args, kwargs):
             self.has_drawn = True
         if not self.asks or path is _composite:
             return self._answer(path, func, types, args, kwargs)
@@ -337,7 +337,8 @@ def fake_of(mode: FakeTensorMode, tensor: torch.Tensor, grad: bool = True) -> Fa
 # ---------------------------------------------------------------- paths
 
 
-def _is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an op that may draw random numbers does."""
     names = [argument.name for argument in func._schema.arguments]
     if "dropout_p" not in names:
         return True

@@ -19,6 +19,7 @@ from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, d
 from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
+    cuda_convolutions,
     indexing,
     indirect,
     library_calls,
@@ -57,6 +58,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **pooling.RULES,
     **sampling.RULES,
     **bags.RULES,
+    **cuda_convolutions.RULES,
     **library_calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""

@@ -5,7 +5,7 @@ packed = firebrick::pack_convolution(W, columns, s)      in the recipe, computed
 
 Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
 What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
-mkldnn::_reorder_convolution_weight(W * s). On a GPU it is the same call, on a weight that lies channels last.
+mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_convolutions`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ mkldnn = torch.ops.mkldnn
 class _Match:
     """A convolution and what follows it alone. last: the node whose value the packed call has.
 
-    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's,
-      "channels last" the op itself.
+    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's.
     """
 
     conv: fx.Node
@@ -77,9 +76,9 @@ def prepack_convolution(
         return graph
 
     def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
-        first, *others = _choices(node, targets)
+        first, *others = convolution_choices(node, targets)
         forms = {c.name: c for c in (first, *others) if c.name != "call"}
-        if choose is None or len(forms) < 2 or first.name in ("call", "channels last"):
+        if choose is None or len(forms) < 2 or first.name not in _WRITERS:
             return first
         richest = _match(_Match(node, node, max(forms.values(), key=lambda c: len(c.after))), recipe)
         part = alone(richest.nodes(), recipe.is_constant)
@@ -97,12 +96,11 @@ def _rewrite(
     recipe = RecipeBuilder(graph)
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
-        if node.op == "call_function" and node.target is aten.convolution.default and _fits(node, recipe):
+        if node.op == "call_function" and node.target is aten.convolution.default and fits(node, recipe):
             _drop_empty_padding(node)
             choice = form_of(node, recipe)
-            if choice.name != "call":
-                matched = _Match(node, node, choice)
-                matched = matched if choice.name == "channels last" else _match(matched, recipe)
+            if choice.name in _WRITERS:
+                matched = _match(_Match(node, node, choice), recipe)
                 images[_packed(matched, recipe, targets)] = matched.last.meta["val"]
     if images:
         propagate_layouts(graph.gm, images)
@@ -111,7 +109,8 @@ def _rewrite(
     return graph
 
 
-def _fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
+def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
+    """Whether a convolution is one of a constant weight, of sizes that are numbers."""
     x, weight, bias, _, _, _, transposed, _, _ = node.args
     if transposed or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
@@ -131,7 +130,7 @@ def _drop_empty_padding(conv: fx.Node) -> None:
     conv.args = (x, *conv.args[1:])
 
 
-def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
+def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
     """What may compute it, best guess first."""
     x, weight, _, stride, padding, dilation, _, _, groups = conv.args
     out = conv.meta["val"]
@@ -142,22 +141,22 @@ def _choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
     conv, choice = matched.conv, matched.choice
-    reader = _only_reader(conv)
+    reader = only_reader(conv)
     if reader is not None and reader.target is aten.mul.Tensor:
-        scale = _channel_operand(reader, conv, recipe)
+        scale = channel_operand(reader, conv, recipe)
         if scale is not None:
             matched.scale, matched.last = scale, reader
-            reader = _only_reader(reader)
+            reader = only_reader(reader)
     if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
-        shift = _channel_operand(reader, matched.last, recipe)
+        shift = channel_operand(reader, matched.last, recipe)
         if shift is not None:
             matched.shift, matched.last = shift, reader
-            reader = _only_reader(reader)
+            reader = only_reader(reader)
     if reader is not None and "add" in choice.after:
         other = added(reader, matched.last)
         if other is not None:
             matched.other, matched.last = other, reader
-            reader = _only_reader(reader)
+            reader = only_reader(reader)
     if reader is not None and reader.args[0] is matched.last:
         fused = post_op(reader, choice)
         if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
@@ -165,12 +164,13 @@ def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
     return matched
 
 
-def _only_reader(node: fx.Node) -> fx.Node | None:
+def only_reader(node: fx.Node) -> fx.Node | None:
+    """The call that alone reads a node."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
     return reader if reader is not None and reader.op == "call_function" else None
 
 
-def _channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
+def channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     """The operand beside `other`, if it is a constant with one number a channel."""
     if len(node.args) != 2:
         return None
@@ -199,7 +199,9 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
         for k, part in enumerate(parts):
             shift = matched.shift if k == 0 else None
             fused = matched.fused if part is parts[-1] else NO_POST_OP
-            choice = next((c for c in _choices(part, targets) if c.name == matched.choice.name), matched.choice)
+            choice = next(
+                (c for c in convolution_choices(part, targets) if c.name == matched.choice.name), matched.choice
+            )
             match = _Match(part, part, choice, matched.scale, shift, other, fused)
             other = _replace(match, recipe)
         assert other is not None
@@ -228,8 +230,7 @@ def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
     if matched.shift is not None:
         flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(matched.shift), [channels])
         b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    writers = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call, "channels last": _as_it_is}
-    call = writers[matched.choice.name](matched, w, b, recipe)
+    call = _WRITERS[matched.choice.name](matched, w, b, recipe)
     before = matched.last.meta["val"]
     with before.fake_mode:
         call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
@@ -328,18 +329,6 @@ def _is_border(x: fx.Node) -> bool:
     return len(sides) in (2, 4) and all(type(n) is int and n >= 0 for n in sides)
 
 
-def _as_it_is(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
-    """The op itself on the same weight, laid out channels last."""
-    del b
-    laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
-    x, _, *rest = matched.conv.args
-    weight = recipe.use(laid, matched.last)
-    with recipe.aten.gm.graph.inserting_before(matched.last):
-        call = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
-    call.meta = dict(matched.conv.meta)
-    return call
-
-
 def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
     x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
@@ -379,3 +368,7 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder)
             after = unary if fused.attr != "none" else none
             result = create(binary, part, result, read, None, *shape, "add", None, *after)
     return result
+
+
+_WRITERS: Mapping[str, Callable[..., fx.Node]] = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call}
+"""Name of a choice -> what writes it in a convolution's place."""

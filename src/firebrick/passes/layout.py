@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from firebrick.errors import InternalError, LoweringError
+from firebrick.fakes.mode import is_random
 from firebrick.fakes.node_values import tensors_in
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _sees_memory(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    return target in _OF_MEMORY or torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _KNOWN
+    drawn = torch.Tag.nondeterministic_seeded in target.tags and is_random(target, node.args, node.kwargs)
+    return drawn or target in _OF_MEMORY or target.namespace not in _KNOWN
 
 
 _OF_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.view.dtype})

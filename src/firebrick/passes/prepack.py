@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn
 
-_SAME_ORDER = frozenset(
+SAME_ORDER = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
 )
 """Views through which elements keep their order."""
@@ -279,7 +279,7 @@ def _addition(node: fx.Node) -> tuple[fx.Node, fx.Node] | tuple[None, None]:
     reader = node
     while len(reader.users) == 1:
         value, reader = reader, next(iter(reader.users))
-        if reader.target in _SAME_ORDER:
+        if reader.target in SAME_ORDER:
             continue
         other = added(reader, value)
         return (reader, other) if other is not None else (None, None)

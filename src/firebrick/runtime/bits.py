@@ -6,6 +6,7 @@ them in eager mode get them when all is computed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,20 +38,17 @@ def toggled(tensor: torch.Tensor, bits: Iterable[bool]) -> torch.Tensor:
         return torch._neg_view(tensor) if negative else tensor
 
 
+@dataclass(frozen=True, slots=True)
 class WithBits:
     """An executable some of whose arguments, constants or results have such bits.
 
     inputs, outputs: position -> bits. constants: those that have bits, with what the executable has in their place.
     """
 
-    def __init__(
-        self,
-        run: Callable[..., tuple[Any, ...]],
-        inputs: Mapping[int, Bits],
-        outputs: Mapping[int, Bits],
-        constants: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
-    ) -> None:
-        self.run, self.inputs, self.outputs, self.constants = run, inputs, outputs, constants
+    run: Callable[..., tuple[Any, ...]]
+    inputs: Mapping[int, Bits]
+    outputs: Mapping[int, Bits]
+    constants: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""

@@ -96,16 +96,11 @@ def _find(asked: str, path: str) -> Compiler:
                 f"the C++ compiler {asked!r} does not run", fix="set FIREBRICK_COMPILER or CXX to one that does"
             )
         return compiler
-    for name in ("g++", "clang++", "c++"):
-        place = shutil.which(name, path=path)
-        compiler = _probe((place,)) if place else None
-        if compiler is not None:
-            return compiler
-    # The extra `cc`.
-    if importlib.util.find_spec("ziglang") is not None:
-        compiler = _probe((sys.executable, "-m", "ziglang", "c++"))
-        if compiler is not None:
-            return compiler
+    commands = [(place,) for name in ("g++", "clang++", "c++") if (place := shutil.which(name, path=path))]
+    if importlib.util.find_spec("ziglang") is not None:  # the extra `cc`
+        commands.append((sys.executable, "-m", "ziglang", "c++"))  # type: ignore[arg-type]
+    for compiler in filter(None, map(_probe, commands)):
+        return compiler
     raise CompileError("no C++ compiler was found", fix='install g++ or clang++, or run: pip install "firebrick[cc]"')
 
 
@@ -157,11 +152,8 @@ class _Build:
     """One parallel build."""
 
     def __init__(self, units: Sequence[Unit], compiler: Compiler, config: Config, folder: Path) -> None:
-        self.compiler = compiler
-        self.folder = folder
-        self.waiting = list(reversed(units))
-        self.workers = workers(config)
-        self.timeout = config.build_timeout
+        self.compiler, self.folder, self.waiting = compiler, folder, list(reversed(units))
+        self.workers, self.timeout = workers(config), config.build_timeout
         self.running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
     def run(self) -> dict[str, bytes]:

@@ -273,9 +273,7 @@ class DiskCache:
 
 def cache_state(config: Config) -> dict[str, Any]:
     """Return facts for `firebrick doctor`; nothing is created."""
-    cache = DiskCache(config)
-    files = cache.files()
-    parent = config.cache_dir
+    files, parent = DiskCache(config).files(), config.cache_dir
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     return {
@@ -289,19 +287,10 @@ def cache_state(config: Config) -> dict[str, Any]:
 
 def cache_entries(config: Config) -> list[dict[str, Any]]:
     """Return the entries, latest use first: key, bytes, age, name."""
-    cache = DiskCache(config)
-    now = time.time()
-    rows = []
+    cache, now, rows = DiskCache(config), time.time(), []
     for path, facts in cache.files():
-        about = cache.about(path) or {}
-        rows.append(
-            {
-                "key": path.stem,
-                "bytes": facts.st_size,
-                "age": _age(now - facts.st_mtime),
-                "name": about.get("name", "(unreadable)"),
-            }
-        )
+        name = (cache.about(path) or {}).get("name", "(unreadable)")
+        rows.append({"key": path.stem, "bytes": facts.st_size, "age": _age(now - facts.st_mtime), "name": name})
     return rows
 
 

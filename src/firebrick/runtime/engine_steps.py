@@ -10,28 +10,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-class EngineCall:
-    """A step without side effects. stable: its name tells what it does in every process."""
+class _Call:
+    """A step. stable: its name tells what it does in every process."""
 
     def __init__(self, name: str, fn: Callable[..., Any], stable: bool = True) -> None:
         self.fn, self.stable = fn, stable
-        self.__name__ = self.__qualname__ = name
-        self.__module__ = __name__
+        self.__name__, self.__qualname__, self.__module__ = name, name, __name__
 
     def __call__(self, *args: Any) -> Any:
-        """Run it on fake tensors or real ones."""
+        """Run it on fake tensors or real ones; hooks among the arguments are the call's own."""
         return self.fn(*args)
 
 
-class PlainCall:
+class EngineCall(_Call):
+    """A step without side effects."""
+
+
+class PlainCall(_Call):
     """A step that runs as plain Python, in the engine's order: a hook, a function of the user's, an AccumulateGrad."""
-
-    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
-        self.fn, self.__name__, self.__qualname__, self.__module__ = fn, name, name, __name__
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it; hooks among the arguments are the call's own."""
-        return self.fn(*args)
 
 
 class _Context:

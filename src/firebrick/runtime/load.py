@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""
 
 
+@dataclass(frozen=True, slots=True)
 class TorchViews:
     """An executable some of whose results are views that torch alone can make: of tensors of another inference mode
     than the call's, of tensors that want gradients where none are recorded, which want them too, and of other results.
@@ -34,13 +36,9 @@ class TorchViews:
     apart: (position, position of its base) of results that may be one tensor here and are two in eager mode.
     """
 
-    def __init__(
-        self,
-        run: Callable[..., tuple[Any, ...]],
-        base_of: Mapping[int, tuple[int | torch.Tensor, bool]],
-        apart: Sequence[tuple[int, int]],
-    ) -> None:
-        self.run, self.base_of, self.apart = run, base_of, apart
+    run: Callable[..., tuple[Any, ...]]
+    base_of: Mapping[int, tuple[int | torch.Tensor, bool]]
+    apart: Sequence[tuple[int, int]]
 
     @classmethod
     def of(
@@ -91,12 +89,13 @@ class ViewRow(NamedTuple):
     creation: Any
 
 
+@dataclass(frozen=True, slots=True)
 class AutogradViews:
     """A compiled graph whose views know what they are views of, so that writing to one is an error where it must be,
     and gives its base a history where it may."""
 
-    def __init__(self, run: Callable[..., tuple[Any, ...]], rows: Sequence[ViewRow]) -> None:
-        self.run, self.rows = run, rows
+    run: Callable[..., tuple[Any, ...]]
+    rows: Sequence[ViewRow]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
@@ -140,12 +139,10 @@ def load(
         CompileError: the artifact has units without machine code, or it can't be loaded here.
     """
     with recorder.timed("load"):
-        libraries: list[Any] = []
-        cards = _cards(artifact)
-        driven, kernels = driven or {}, dict[str, int]()
+        cards, driven = _cards(artifact), driven or {}
+        libraries, kernels = [*driven.values()], dict[str, int]()
         for loaded in driven.values():
             kernels.update(loaded.numbers)
-            libraries.append(loaded)
         for unit in artifact.units:
             if unit.name not in artifact.code:
                 raise CompileError(f"unit {unit.name} of {artifact.name} was not built")
@@ -252,9 +249,7 @@ class _Refresh:
     """
 
     def __init__(self, table: Mapping[str, Any], driven: Mapping[str, Any]) -> None:
-        self.driven = driven
-        self.slots = table["slots"]
-        self.views = table["views"]
+        self.driven, self.slots, self.views = driven, table["slots"], table["views"]
         self.calls = [self._call(row) for row in table["recipe"]]
         self.const_slots = [i for i, row in enumerate(self.slots) if row[0] == "const"]
         self.derived_slots = [i for i, row in enumerate(self.slots) if row[0] == "derived"]

@@ -54,9 +54,8 @@ class Remote:
     """Entries by key on a server. Whatever fails there is one warning, and the server is not asked again."""
 
     def __init__(self, client: Any, errors: tuple[type[Exception], ...], address: str, secret: bytes) -> None:
-        self._client, self._errors = client, errors
+        self._client, self._errors, self._is_down = client, errors, False
         self._address, self._secret = address, secret
-        self._is_down = False
 
     def get(self, digest: str) -> bytes | None:
         """Return an entry whose signature is right."""

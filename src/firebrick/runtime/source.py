@@ -34,7 +34,8 @@ def digest_of(package: Path, folder: Path) -> str:
     files = sorted(_files(package), key=lambda entry: entry.path)
     if any(entry.name.endswith(".c") for entry in files):  # what the extension is built from says more than how
         files = [entry for entry in files if not entry.name.endswith((".so", ".pyd"))]
-    stamps = array("q", [number for entry in files for number in _stamp(entry.stat())]).tobytes()
+    found = [entry.stat() for entry in files]
+    stamps = array("q", [n for f in found for n in (f.st_size, f.st_mtime_ns, f.st_ctime_ns, f.st_ino)]).tobytes()
     facts = "\0".join([entry.path for entry in files]).encode() + stamps
     note = folder / "source" / hashlib.blake2b(facts, digest_size=12).hexdigest()
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -55,10 +56,6 @@ def _files(folder: Path | str) -> Iterator[os.DirEntry[str]]:
                 yield entry
             elif entry.name not in _ASIDE and "." not in entry.name and entry.is_dir():
                 yield from _files(entry.path)
-
-
-def _stamp(facts: os.stat_result) -> tuple[int, ...]:
-    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
 
 
 def _write(note: Path, text: str) -> None:

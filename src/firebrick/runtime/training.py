@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from firebrick.ir.graph.aten import AtenGraph
 
+    Tensors = Sequence[torch.Tensor]
+
 _numbers = itertools.count()
 
 
@@ -36,6 +39,8 @@ _REFUSED = (
     "firebrick: a compiled graph that writes to a tensor with gradients has no gradients of its gradients; "
     "compile with backend='eager', or call what needs double backward uncompiled"
 )
+
+_FREED = "firebrick: trying to go backward through the graph a second time, after its saved tensors were freed"
 
 _TWISTED = (
     "firebrick: gradients of gradients through a custom autograd.Function or a hook that is not linear in the gradient "
@@ -79,10 +84,18 @@ class Tangent(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A node of the engine's graph for some of the results: positions in the plan's `tangents` and `saved`."""
+    """A node of the engine's graph for some of the results: positions in the plan's `tangents` and `saved`.
+
+    entered: the numbers of the results that come in, and that these are made of.
+    link: it is a node of one result more, behind that of its part, so that the engine sees which results it is made of
+      though other values go past them. Where they want no gradient, it passes its own on to the part; else all that it
+      leads to is computed from the graph's inputs, and the part gets nothing of it.
+    """
 
     tangents: tuple[int, ...]
     saved: tuple[int, ...]
+    entered: tuple[int, ...] = ()
+    link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,7 @@ class TrainingPlan:
     parts: nodes, each behind those whose results it takes; none: one has all tangents.
     uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
-    hidden, twisted, own: as the JointGraph's.
+    hidden, twisted, own: as the JointGraph's. cuts: results at which a history can begin, each behind its number.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
 
@@ -119,11 +132,11 @@ class TrainingPlan:
     hidden: tuple[str, ...] = ()
     twisted: bool = False
     own: tuple[int, ...] = ()
+    cuts: tuple[tuple[int, int], ...] = ()
 
-    def entered(self, tangents: Iterable[int]) -> list[tuple[int, Place]]:
-        """The results that those with these tangents are made of, with their numbers among all that are in `wrt`."""
-        rows = [row for row in zip(self.wrt, self.reach, strict=True) if row[0].kind == "result"]
-        return [(k, place) for k, (place, reach) in enumerate(rows) if not set(tangents).isdisjoint(reach)]
+    def entered(self, part: Part) -> list[Place]:
+        """The results that come in to a node."""
+        return [Place("result", at) for number, at in self.cuts if number in part.entered]
 
     def to_json(self) -> dict[str, Any]:
         """Inverse of `from_json`."""
@@ -153,6 +166,11 @@ class Before:
     versions: Mapping[int | str, int]
     states: Mapping[str, torch.Tensor]
 
+    def entered(self, results: Tensors) -> Before:
+        """The same where results come in behind the inputs."""
+        versions: dict[int | str, int] = {len(self.inputs) + i: t._version for i, t in enumerate(results)}
+        return Before((*self.inputs, *results), {**self.versions, **versions}, self.states)
+
 
 def random_states(devices: Iterable[str]) -> dict[str, torch.Tensor]:
     """The state of each device's generator."""
@@ -166,9 +184,8 @@ def random_states_as(states: Mapping[str, torch.Tensor]) -> Iterator[None]:
 
     def switch(states: Mapping[str, torch.Tensor]) -> None:
         for device, state in states.items():
-            torch.set_rng_state(state) if device == "cpu" else torch.get_device_module(device).set_rng_state(
-                state, device
-            )
+            module, place = (torch, ()) if device == "cpu" else (torch.get_device_module(device), (device,))
+            module.set_rng_state(state, *place)
 
     switch(states)
     try:
@@ -182,8 +199,8 @@ class Training:
 
     backward: which tangents are given -> a function of the saved tensors and those tangents, and which of its results
     is the gradient of each of the plan's `wrt` (None: no result depends on it).
-    again: which tangents are given, they and the inputs -> a function of inputs and tangents that returns the gradient
-    of each of `wrt`, itself one of these.
+    again: which tangents are given, the numbers of results that are inputs, they and the inputs -> a function of inputs
+    and tangents that returns the gradient of each of `wrt` and of these results, itself one of these.
     """
 
     def __init__(
@@ -192,7 +209,7 @@ class Training:
         forward: Callable[..., Sequence[Any]],
         constants: Mapping[str, torch.Tensor],
         backward: Callable[[tuple[int, ...]], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]],
-        again: Callable[[tuple[int, ...], Sequence[torch.Tensor], Sequence[torch.Tensor]], Training],
+        again: Callable[[tuple[int, ...], tuple[int, ...], Tensors, Tensors], Training],
         traced: Callable[[tuple[int, ...]], tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]],
     ) -> None:
         self.plan, self.forward, self.number = plan, forward, next(_numbers)
@@ -202,28 +219,28 @@ class Training:
         self._again = _native.Wrapped(again, None)
         self._higher: dict[Any, Training] = {}
         self.watched = {name: t for name, t in constants.items() if not t.is_inference()}
-        names = [p.at for p in (*plan.wrt, *plan.dirty) if p.kind != "input"]
+        self.entered = [plan.entered(part) for part in plan.parts]
+        names = [p.at for p in (*plan.wrt, *plan.dirty, *itertools.chain(*self.entered)) if p.kind != "input"]
         self.names = {name: i for i, name in enumerate(dict.fromkeys(names))}
         self.constants = [constants[name] if isinstance(name, str) else None for name in self.names]
-        self.others = {p.at: constants[str(p.at)] for p in self._places() if p.kind == "const"}
+        places = *plan.saved, *(place for place, _ in plan.outputs)
+        self.others = {p.at: constants[str(p.at)] for p in places if p.kind == "const"}
         self.differentiable = frozenset(t.of.at for t in plan.tangents if t.of.kind == "result")
         self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
-        self.leaves = [self._leaves(set(part.tangents)) for part in plan.parts]
-        self.entered = [[int(place.at) for _, place in plan.entered(part.tangents)] for part in plan.parts]
-        everything = self._leaves(set(self.whole.tangents)) | {self.position(place) for place in plan.dirty}
+        self.leaves = [self._leaves({*p.tangents}, {*row}) for p, row in zip(plan.parts, self.entered, strict=True)]
+        self.linked = {plan.tangents[part.tangents[0]].of for part in plan.parts if part.link}
+        everything = self._leaves({*self.whole.tangents}, set()) | {self.position(place) for place in plan.dirty}
         self.apart = {self.position(place) for place in plan.wrt} - everything  # nodes behind them must not run
 
-    def _leaves(self, tangents: set[int]) -> set[int]:
+    def _leaves(self, tangents: set[int], entered: set[Place]) -> set[int]:
         """Positions, among constants and inputs, of what the gradients of these tangents are for."""
         rows = zip(self.plan.wrt, self.plan.reach, strict=True)
-        return {self.position(place) for place, reach in rows if not tangents.isdisjoint(reach)}
+        leaves = {p for p, reach in rows if p.kind != "result" and not tangents.isdisjoint(reach)}
+        return {self.position(place) for place in leaves | entered}
 
     def position(self, place: Place) -> int:
         """Where a tensor that gradients are for is among constants and results and, behind them, inputs."""
         return len(self.names) + int(place.at) if place.kind == "input" else self.names[place.at]
-
-    def _places(self) -> list[Place]:
-        return [*self.plan.saved, *(place for place, _ in self.plan.outputs)]
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
@@ -231,20 +248,21 @@ class Training:
         before = Before(inputs, self._versions(inputs), random_states(self.plan.draws))
         if self.plan.parts:
             with torch.no_grad():
-                results = list(self.forward(*inputs))
+                results: Any = list(self.forward(*inputs))
+            values = {place.at: results[place.at] for place in self.linked}
+            for at in values:  # a node for the memory, and one for the tensor that the caller sees
+                results[at] = results[at].detach()
             for part, leaves, entered in zip(self.plan.parts, self.leaves, self.entered, strict=True):
-                for k in entered:
-                    tensors[self.names[k]] = results[k]
-                begun = before
-                if entered:
-                    whole = *inputs, *[results[k] for k in entered]
-                    begun = Before(whole, self._versions(whole), before.states)
-                near: list[torch.Tensor | None] = [None] * len(tensors)
-                for i in leaves:
-                    near[i] = tensors[i]
+                for place in entered:
+                    tensors[self.position(place)] = results[place.at]
+                near = [t if i in leaves else None for i, t in enumerate(tensors)]
                 places = [self.plan.tangents[i].of.at for i in part.tangents]
+                if part.link:
+                    near += results[places[0]], _ANY
+                    results[places[0]] = values[places[0]]
+                begun = before.entered([results[place.at] for place in entered]) if entered else before
                 for at, value in zip(places, _Node.apply(self, part, (begun, results, places), *near), strict=False):
-                    results[at] = value  # type: ignore[index]
+                    results[at] = value
         else:
             for i in self.apart:
                 tensors[i] = None
@@ -256,14 +274,7 @@ class Training:
         """The values of the plan's symbols."""
         return {name: inputs[at].shape[dim] for name, at, dim in self.plan.symbols}
 
-    def _output(
-        self,
-        place: Place,
-        grad: bool | None,
-        inputs: Sequence[torch.Tensor],
-        results: Sequence[Any],
-        sizes: Mapping[str, int],
-    ) -> Any:
+    def _output(self, place: Place, grad: bool | None, inputs: Tensors, results: Any, sizes: Mapping[str, int]) -> Any:
         value = self.fetch(place, inputs, results)
         if grad is None:
             return _severed(seen(value, place.layout, sizes), value)
@@ -276,10 +287,10 @@ class Training:
             return shown.view_as(shown) if is_argument else shown
         return value
 
-    def fetch(self, place: Place, inputs: Sequence[torch.Tensor], results: Sequence[Any]) -> Any:
+    def fetch(self, place: Place, inputs: Tensors, results: Any) -> Any:
         """Return the tensor that a place names, without its layout."""
         if place.kind == "result":
-            return results[place.at]  # type: ignore[index]
+            return results[place.at]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
     def gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
@@ -291,10 +302,7 @@ class Training:
             with recorder.timed("backward"):
                 run, order = self._backward(present)
             compiled = self._backwards[present] = _native.Wrapped(run, None), order
-        if has_watchers():
-            with unwatched():
-                computed = compiled[0](*tensors)
-        else:
+        with unwatched() if has_watchers() else nullcontext():
             computed = compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
@@ -311,35 +319,36 @@ class Training:
         return versions
 
     def differentiable_gradients(
-        self, before: Before, inputs: Sequence[torch.Tensor], present: tuple[int, ...], tangents: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor | None]:
-        """As `gradients`, computed by a graph that has gradients of its own from the inputs and, behind them, results
-        that their own gradients read: these get a part of the second gradients."""
+        self, part: Part, before: Before, inputs: Tensors, present: tuple[int, ...], tangents: Tensors
+    ) -> dict[Place, torch.Tensor | None]:
+        """The gradients, computed by a graph that has gradients of its own from the inputs and, behind them, results
+        that come in and those that their own gradients read: these get a part of the second gradients."""
         if torch._C._len_torch_dispatch_stack():
             raise RuntimeError(
-                "firebrick: gradients of gradients of a compiled graph under a TorchDispatchMode, which would not see "
-                "their operators; leave the mode, or call what needs them uncompiled"
+                "firebrick: gradients of gradients, or between results, of a compiled graph under a TorchDispatchMode, "
+                "which would not see their operators; leave the mode, or call what needs them uncompiled"
             )
         if self.plan.twisted:
             raise RuntimeError(_TWISTED)
-        key = present, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
+        key = part.entered, present, tuple([t.requires_grad for t in tangents]), *self.sizes(inputs).values()
         higher = self._higher.get(key)
         if higher is None:
-            with recorder.timed("backward"):
-                higher = self._higher[key] = self._again(present, tangents, inputs)
+            with recorder.timed("backward"), torch.enable_grad():
+                higher = self._higher[key] = self._again(present, part.entered, tangents, inputs)
         now, packed = self._versions(inputs), not before.inputs  # inputs that hooks packed are other tensors
         reads = [at for at in higher.plan.reads if at in before.versions and not (packed and isinstance(at, int))]
         changed = [at for at in reads if before.versions[at] != now[at]]
         if changed:
             raise RuntimeError(
-                "firebrick: one of the tensors needed for gradients of gradients has been modified by an inplace "
-                f"operation since the forward: {changed[0] if isinstance(changed[0], str) else f'input {changed[0]}'}"
+                "firebrick: what gradients are computed from was modified by an inplace operation since the forward: "
+                f"{changed[0] if isinstance(changed[0], str) else f'input {changed[0]}'}"
             )
         with random_states_as(before.states):
             computed = dict(zip(higher.plan.of, higher(*inputs, *tangents), strict=True))
-        first = len(inputs) - len(entered := self.plan.entered(present)) - len({*present} & {*self.plan.own})
-        of = {place: Place("input", first + i) for i, (_, place) in enumerate(entered)}
-        rows = [computed.pop(of.get(place, place), None) for place in self.plan.wrt]
+        entered = self.plan.entered(part)
+        first = len(inputs) - len(entered) - len({*present} & {*self.plan.own})
+        of = {place: Place("input", first + i) for i, place in enumerate(entered)}
+        rows = {place: computed.pop(of.get(place, place), None) for place in {*self.plan.wrt, *entered}}
         if any(gradient is not None for gradient in computed.values()):
             raise RuntimeError("firebrick: a gradient that can be differentiated is for none of the graph's tensors")
         return rows
@@ -363,8 +372,14 @@ def _severed(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
         return base.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
+with torch.inference_mode(False):
+    _ANY = torch.zeros((), device="cpu", requires_grad=True)
+    """A leaf of each link: `backward()` runs what accumulates its gradient, and `torch.autograd.grad` does not."""
+    _ACCUMULATION = torch.autograd.graph.get_gradient_edge(_ANY).node
+
+
 class _Node(torch.autograd.Function):
-    """A node that the engine sees: the only one, or one of the plan's parts."""
+    """A node that the engine sees: the only one, one of the plan's parts, or behind such a one for a result."""
 
     @staticmethod
     def _compiled_autograd_key(ctx: Any) -> tuple[int, ...]:
@@ -373,11 +388,9 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Training, part: Part, begun: tuple[Before, Any, Any], *tensors: torch.Tensor) -> Any:
-        (before, results, places), plan = begun, run.plan
-        inputs = before.inputs
+        (before, results, places), plan, inputs = begun, run.plan, begun[0].inputs
         if results is None:
-            results = run.forward(*inputs)
-            places = range(plan.results)
+            results, places = run.forward(*inputs), range(plan.results)
         ctx.run, ctx.part, ctx.places, ctx.size, ctx.sizes = run, part, places, len(tensors), run.sizes(inputs)
         dirty = [tensors[run.position(p)] for p in plan.dirty]
         hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
@@ -388,6 +401,9 @@ class _Node(torch.autograd.Function):
         ctx.save_for_backward(*kept, *own, *(inputs if hooked else ()))
         if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
             ctx.versions = [t._version for t in kept]
+        ctx.made_of = {}  # nodes of links above this one -> their results
+        for t in [results[p.at] for p in plan.entered(part) if p in run.linked] if part.link else ():
+            ctx.made_of |= {**getattr(t.grad_fn, "made_of", {}), t.grad_fn: weakref.ref(t)}
         ctx.mark_dirty(*dirty)
         others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])
@@ -396,6 +412,8 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.part.link and not (torch.is_grad_enabled() or is_wanted(ctx)):
+            return (None, None, None, *[None] * (ctx.size - 2), *gradients, None)
         try:
             kept = ctx.saved_tensors  # to be unpacked once
         except RuntimeError:
@@ -403,14 +421,32 @@ class _Node(torch.autograd.Function):
             if not kept:
                 raise
         rows = _rows(ctx, kept, *gradients)
-        if kept and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+        if (kept or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
+
+
+def _noting(register: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda node, hook: (setattr(node, "hooked", True), register(node, hook))[1]  # type: ignore[func-returns-value]
+
+
+for name in ("register_hook", "register_prehook"):
+    setattr(_Node._backward_cls, name, _noting(getattr(_Node._backward_cls, name)))
 
 
 def is_compiled_node(ctx: Any) -> bool:
     """Whether a node of the engine's graph is one of these."""
     return getattr(ctx, "_forward_cls", None) is _Node
+
+
+def is_wanted(ctx: Any, accumulates: bool | None = None) -> bool:
+    """Whether the results that a link's is made of may want gradients: they have hooks or keep their gradients, or not
+    all leaves `accumulate` gradients, but some tensors are asked for."""
+    if ctx.made_of and accumulates is None:
+        accumulates = torch._C._will_engine_execute_node(_ACCUMULATION)
+    results = [(ref(), hasattr(node, "hooked")) for node, ref in ctx.made_of.items()]
+    wanted = any(hooked or t is None or t._backward_hooks or t.retains_grad for t, hooked in results)
+    return bool(results) and (not accumulates or wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,16 +513,16 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     rows: list[torch.Tensor | None] = [None] * ctx.size
     if not present:
         return tuple(rows)
-    if again:
+    if again or part.link:
         if ctx.before is None:
-            raise RuntimeError(_REFUSED)
+            raise RuntimeError(_FREED if part.link else _REFUSED)
         inputs = [*(inputs or ctx.before.inputs), *[own[i] for i in present if i in own]]
-        computed = run.differentiable_gradients(ctx.before, inputs, tuple(present), tangents)
+        computed = run.differentiable_gradients(part, ctx.before, inputs, tuple(present), tangents)
     else:
         saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
         compute = ctx.gradients if isinstance(ctx, NodeBackward) else run.gradients
-        computed = compute(tuple(present), *saved, *tangents)
-    for place, gradient in zip(plan.wrt, computed, strict=True):
+        computed = dict(zip(plan.wrt, compute(tuple(present), *saved, *tangents), strict=True))
+    for place, gradient in computed.items():
         if gradient is not None:
             rows[run.position(place)] = gradient
     return tuple(rows)

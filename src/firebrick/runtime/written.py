@@ -17,8 +17,6 @@ import torch
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-__all__ = ["overload_of", "written_form"]
-
 _NAMESPACE = "firebrick_written"
 _library = torch.library.Library(_NAMESPACE, "DEF")
 

@@ -159,6 +159,7 @@ class Target:
     numbers: frozenset[str] = frozenset()
     updated_as: Mapping[str, str] = {}
     shares_memory = False
+    adds_bias = True
 
     # ------------------------------------------------------------ facts
 
@@ -207,8 +208,9 @@ class Target:
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
         """What may compute an op of these arguments, tensors without elements, the cheapest first.
 
-        A matmul has the arguments (x, weight), a convolution (x, weight, stride, padding, dilation, groups, out), a
-        recurrent layer (cell, sequences, hidden units).
+        A matmul has the arguments (x, weight), several of one matrix, "firebrick::products", (rows, depth, columns of
+        each, bytes of all weights), a convolution (x, weight, stride, padding, dilation, groups, out), a recurrent
+        layer (cell, sequences, hidden units).
         """
         del op, args
         return (CALL,)

@@ -16,12 +16,12 @@ from torch import fx
 
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.sizes import expressions
-from firebrick.runtime import Part
+from firebrick.runtime import Part, Place
 from firebrick.trace.joint_split import SIZES, zeros_node
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from firebrick.trace.joint_split import Division
 
@@ -41,24 +41,32 @@ def backward_given(division: Division, present: Collection[int]) -> Division:
     return _Absent(division, present).run()
 
 
-def parted(division: Division, groups: Sequence[tuple[int, ...]]) -> Division:
-    """Give each group of tangents a node of its own, which saves what its gradients need.
+def parted(division: Division, groups: Sequence[tuple[int, ...]], behind: Mapping[int, tuple[int, ...]]) -> Division:
+    """Give each group of tangents a node of its own, which saves what its gradients need, and those `behind` one more.
 
     Args:
         groups: positions of tangents, each group behind those whose results it takes. No two groups share what eager
             PyTorch saves once for both, so that a backward of one leaves the other's for a backward of its own.
+        behind: as the JointGraph's.
     """
-    if len(division.plan.tangents) > 1:
-        division = replace(division, plan=replace(division.plan, uses=_uses(division)))
-    if len(groups) < 2 or division.plan.dirty:
+    plan = division.plan
+    if len(plan.tangents) > 1:
+        division = replace(division, plan=(plan := replace(plan, uses=_uses(division))))
+    if (len(groups) < 2 and not behind) or plan.dirty:
         return division
+
+    def entered(group: Sequence[int]) -> tuple[int, ...]:
+        ends = {p for p, reach in zip(plan.wrt, plan.reach, strict=True) if not {*group}.isdisjoint(reach)}
+        return tuple([k for k, at in plan.cuts if Place("result", at) in ends])
+
     parts = []
     for group in groups:
         graph = backward_given(replace(division, refused={}), group).backward.gm.graph
-        saved = [n for n in graph.nodes if n.op == "placeholder"][: len(division.plan.saved)]
+        saved = [n for n in graph.nodes if n.op == "placeholder"][: len(plan.saved)]
         read = (i for i, n in enumerate(saved) if n.users or division.keys[i] == SIZES)
-        parts.append(Part(tuple(group), tuple(read)))
-    return replace(division, plan=replace(division.plan, parts=tuple(parts)))
+        parts.append(Part(group, tuple(read), entered(group)))
+        parts += [Part((i,), (), row or entered([i]), True) for i, row in behind.items() if i in group]
+    return replace(division, plan=replace(plan, parts=tuple(parts)))
 
 
 def _uses(division: Division) -> tuple[tuple[int, ...], ...]:

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -73,30 +73,21 @@ def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    hidden: Tensor | None,
-    need_weights: bool = False,
+    inputs: Sequence[Tensor], heads: int, weights: Sequence[Tensor], hidden: Tensor | None, need_weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of `heads` heads (https://arxiv.org/abs/1706.03762), and the weights [batch, heads, query, key].
 
     Raises:
         NotImplementedError: eager has to say what becomes of these arguments.
     """
+    (query, key, value), (qkv_weight, qkv_bias, proj_weight, proj_bias) = inputs, weights
     width = query.shape[-1]
-    if width % heads or any(t.dim() != 3 or t.numel() == 0 for t in (query, key, value)):
+    if width % heads or any(t.dim() != 3 or t.numel() == 0 for t in inputs):
         raise NotImplementedError
     if query is key is value:
         parts: Any = linear(query, qkv_weight, qkv_bias).split(width, -1)
     else:
-        weights, biases = qkv_weight.split(width), qkv_bias.split(width)
-        parts = [linear(t, w, b) for t, w, b in zip((query, key, value), weights, biases, strict=True)]
+        parts = [linear(*row) for row in zip(inputs, qkv_weight.split(width), qkv_bias.split(width), strict=True)]
     q, k, v = (t.view(*t.shape[:2], heads, -1).transpose(1, 2) for t in parts)
     scores = None
     if need_weights or hidden is not None:
@@ -123,7 +114,7 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """`aten._native_multi_head_attention`, which `nn.MultiheadAttention` calls in inference."""
     weights = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-    out, scores = _attend(query, key, value, heads, *weights, _hidden(mask, mask_type), need_weights)
+    out, scores = _attend((query, key, value), heads, weights, _hidden(mask, mask_type), need_weights)
     if scores is None or not need_weights:
         return out, None
     return out, scores.mean(1) if average else scores
@@ -152,10 +143,10 @@ def encoder_layer(
     mask_type: int | None = None,
 ) -> Tensor:
     """`aten._transformer_encoder_layer_fwd`, which `nn.TransformerEncoderLayer` calls in inference."""
-    hidden = _hidden(mask, mask_type)
+    weights, hidden = (qkv_weight, qkv_bias, proj_weight, proj_bias), _hidden(mask, mask_type)
 
     def attend(t: Tensor) -> Tensor:
-        return _attend(t, t, t, heads, qkv_weight, qkv_bias, proj_weight, proj_bias, hidden)[0]
+        return _attend((t, t, t), heads, weights, hidden)[0]
 
     def feed(t: Tensor) -> Tensor:
         return linear((gelu if use_gelu else torch.relu)(linear(t, up, up_bias)), down, down_bias)

@@ -15,7 +15,7 @@ from firebrick.fakes.strides import is_channels_last, is_normalized_channels_las
 from firebrick.trace.attention_recipes import encoder_layer, multi_head_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
@@ -115,15 +115,10 @@ def _batch_norm_inference(
 
 
 def _batch_norm_training(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    eps: float,
+    x: Tensor, others: Sequence[Tensor | None], momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize by the batch's statistics and update the running ones in place."""
+    weight, bias, running_mean, running_var = others
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     axes = [0, *range(2, x.dim())]
     wide_x = x.to(wide)
@@ -144,7 +139,7 @@ def _batch_norm_training(
         unbiased = var * count / torch.sym_max(count - 1, 1)
         running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
     # Eager keeps statistics in the type of x, and in f32 on GPUs and where the other arguments have another.
-    kept = next((t.dtype for t in (weight, bias, running_mean, running_var) if t is not None), x.dtype)
+    kept = next((t.dtype for t in others if t is not None), x.dtype)
     kept = x.dtype if kept == x.dtype and x.device.type == "cpu" else wide
     return out.to(x.dtype), mean.to(kept), rstd.to(kept)
 
@@ -160,7 +155,7 @@ def _native_batch_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if training:
-        out, mean, rstd = _batch_norm_training(x, weight, bias, running_mean, running_var, momentum, eps)
+        out, mean, rstd = _batch_norm_training(x, (weight, bias, running_mean, running_var), momentum, eps)
     else:
         assert running_mean is not None
         assert running_var is not None

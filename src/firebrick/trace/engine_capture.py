@@ -25,7 +25,7 @@ from firebrick.runtime.engine_steps import (
     EngineCall,
     PlainCall,
 )
-from firebrick.runtime.training import NodeBackward, is_compiled_node
+from firebrick.runtime.training import NodeBackward, is_compiled_node, is_wanted
 from firebrick.trace.graph_key import graph_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Recorder:
         self.graph, self.on_end = fx.Graph(), on_end
         self.hooks: set[int] = set()
         self.constants: list[torch.Tensor] = []
-        self.refused, self.walks = "", False
+        self.refused, self.walks, self.accumulates = "", False, True
         self._nodes: dict[int, fx.Node] = {}
         self._keep: list[torch.Tensor] = []
         self._hooks: dict[int, fx.Node] = {}
@@ -105,7 +105,7 @@ class Recorder:
         self, inputs: list[Any], sizes: Any, scalars: Any, origins: Any, accumulate_grad: bool, check_nans: bool = False
     ) -> tuple[str, list[Any], list[Any], list[Any]]:
         """The tensors that the nodes hold."""
-        self.walks = True
+        self.walks, self.accumulates = True, accumulate_grad
         if sizes or scalars:
             self.refused = "it has other sizes than one like it before"
         if any(t.layout != torch.strided or type(t) not in (torch.Tensor, torch.nn.Parameter) for t in inputs):
@@ -164,6 +164,10 @@ class Recorder:
     ) -> Any:
         """A custom Function, or a graph that is compiled."""
         wanted = [meta is not None for meta in metas]
+        if is_compiled_node(ctx) and ctx.part.link:
+            if is_wanted(ctx, self.accumulates):
+                self.refused = self.refused or "a result that others are made of wants a gradient"
+            return (*[None] * (len(metas) - 2), *inputs, None)
         if is_compiled_node(ctx):
             return tuple(self._call(EngineCall("compiled", NodeBackward.of(ctx)), (list(saved), list(inputs)), wanted))
         node = self._plain(FUNCTION, hook_id, list(saved), list(inputs), len(metas))

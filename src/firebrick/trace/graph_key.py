@@ -71,7 +71,7 @@ def _target_text(target: Any) -> str:
     return f"{module}.{name}"
 
 
-_PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
+_PLAIN = (int, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
 
 
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
@@ -86,8 +86,6 @@ def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
         return "{" + ",".join([f"{k}={_text(v, numbers)}" for k, v in value.items()]) + "}"
     if isinstance(value, slice):
         return f"{_text(value.start, numbers)}:{_text(value.stop, numbers)}:{_text(value.step, numbers)}"
-    if isinstance(value, complex):
-        return repr(value)
     if isinstance(value, _PLAIN):
         return repr(value)
     raise _NoText
@@ -104,8 +102,7 @@ def metas_text(tensors: Iterable[Any]) -> str:
             stride = expressions(t.stride()) if t.layout == torch.strided else ()
             shape, offset = expressions(t.shape), size_of(t.storage_offset())
             # The host program's table names devices, so an artifact of one GPU is no other's.
-            text = f"{t.dtype} {shape} strides {stride} offset {offset} {t.device}{marks}"
-            lines.append(text)
+            lines.append(f"{t.dtype} {shape} strides {stride} offset {offset} {t.device}{marks}")
         else:
             lines.append(f"{type(t).__name__} {t!r}")
     return "\n".join(lines)

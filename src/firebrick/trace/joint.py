@@ -12,7 +12,6 @@ from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,13 +28,13 @@ from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
 from firebrick.trace.linear import nonlinear
-from firebrick.trace.result_cuts import NotApart, ends_of, in_order, stages_of
+from firebrick.trace.result_cuts import Cuts, NotApart, cuts_of, ends_of, in_order
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws, map_records
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from firebrick.errors import UserLocation
     from firebrick.ir.graph.aten import Alias
@@ -61,6 +60,9 @@ class JointGraph:
     groups: the tangents, those together whose backward functions share what eager PyTorch saves.
     bits: of inputs and constants, as an AtenGraph's.
     boundaries: those of `wrt` that are results, which other results are made of: the position of each.
+    cuts: positions of results at which a history can begin, by their numbers among those of the torch-level graph.
+    behind: positions in `tangents`, in the order of the graph, of results of which others are made that get values
+      from before past them too, and of those others -> the numbers of the results that each is made of.
     of: names of what the results are gradients for, where the forward is gradients.
     hidden: names of the torch-level nodes that are results only to be boundaries, behind those of the caller: what
       custom Functions give whose gradients are not linear, so that the engine adds before it calls these.
@@ -83,6 +85,8 @@ class JointGraph:
     bits: dict[str | int, Bits] = field(default_factory=dict)
     name: str = "graph"
     boundaries: dict[str, int] = field(default_factory=dict)
+    cuts: dict[int, int] = field(default_factory=dict)
+    behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
     of: list[str] = field(default_factory=list)
     hidden: tuple[str, ...] = ()
     twisted: bool = False
@@ -124,33 +128,33 @@ def trace_joint(
     Args:
         above: the forward is not `gm` but its gradients for these of its tangents, or the gradients of those, and so
             on. The tangents come behind the inputs, and each result is the gradient of one of `wrt`.
-        entered: which of the results at which a new history begins (`stages_of`) do so; None: all that can. Where the
-            forward is gradients, they are inputs too, before the tangents.
+        entered: at which of the results where a history can begin (`cuts_of`) it does; None: where nothing goes past
+            them. Where the forward is gradients, they are inputs too, before the tangents.
         hidden: as the JointGraph's, where the forward is gradients.
 
     Raises:
         LoweringError: the graph does something that has no functional form.
     """
-    stages = stages_of(gm.graph, hidden) if entered is None or entered else {}
-    chosen = stages if entered is None else dict([row for i, row in enumerate(stages.items()) if i in entered])
-    if len(chosen) != len(stages if entered is None else entered):
+    cuts = cuts_of(gm.graph, hidden) if entered is None or entered else Cuts({}, {}, {})
+    chosen = cuts.stages if entered is None else dict([row for i, row in enumerate(cuts.ends.items()) if i in entered])
+    if entered is not None and len(chosen) != len(entered):
         raise LoweringError("fewer results are apart than when the graph was traced first")
     try:
-        first = _JointTrace(gm, example_inputs, exact, chosen, hidden)
+        first = _JointTrace(gm, example_inputs, exact, cuts._replace(stages=chosen), hidden)
         joint = first.run_joint(above)
     except NotApart:
         if above:
             raise LoweringError("results of the graph were apart when it was traced first") from None
-        first = _JointTrace(gm, example_inputs, exact)
+        first = _JointTrace(gm, example_inputs, exact, cuts._replace(stages={}))
         joint = first.run_joint(above)
     if above or entered is not None or not first.twisted:
         return replace(joint, twisted=not above and bool(first.twisted))
     ends = [ends_of(node) for node in first.twisted]
     names = [name for row in ends for name in row or ()]
-    stages = stages_of(gm.graph, names)
-    if not first.read_again and None not in ends and {n.name for n in stages}.issuperset(names):
+    cuts = cuts_of(gm.graph, names)
+    if not first.read_again and None not in ends and {n.name for n in cuts.stages}.issuperset(names):
         with suppress(NotApart):
-            return _JointTrace(gm, example_inputs, exact, stages, names).run_joint(above)
+            return _JointTrace(gm, example_inputs, exact, cuts, names).run_joint(above)
     return replace(joint, twisted=True)
 
 
@@ -207,15 +211,10 @@ class _JointTrace(Trace):
     """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: Sequence[Any],
-        exact: bool,
-        stages: Mapping[fx.Node, fx.Node] = MappingProxyType({}),
-        hidden: Sequence[str] = (),
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool, cuts: Cuts, hidden: Sequence[str] = ()
     ) -> None:
         super().__init__(gm, example_inputs, exact)
-        self.stages, self.hidden, self.above = stages, hidden, False
+        self.cuts, self.hidden, self.above = cuts, hidden, False
         self.inner: list[Value] = []  # values of the hidden results
         self.custom: dict[int, fx.Node] = {}  # position of a record -> the call of a Function whose backward makes it
         self.twisted: list[fx.Node] = []  # those calls whose gradients are not linear
@@ -249,7 +248,7 @@ class _JointTrace(Trace):
         value = self.env[node] = super().node(node)
         if node.name in self.hidden:
             self.inner.append(value)
-        for stage in [s for s, end in self.stages.items() if end is node]:
+        for stage in [s for s, end in self.cuts.stages.items() if end is node]:
             self.env[stage] = self._begun(stage, self.env[stage])
         return self.env[node]
 
@@ -383,8 +382,11 @@ class _JointFinish(Finish):
         leaves = self.trace.leaves
         reach, groups = _history([self.shown[p] for p in tangents], leaves.values())
         boundaries = {} if self.trace.above else self._boundaries(tangents, dirty)
-        rows = zip(leaves, reach, strict=True)
-        groups = in_order(groups, [(tangents.index(boundaries[n]), by) for n, by in rows if n in boundaries])
+        cuts, behind = self._behind(tangents) if not self.trace.above and not dirty else ({}, {})
+        needs = [(tangents.index(boundaries[n]), by) for n, by in zip(leaves, reach, strict=True) if n in boundaries]
+        past = [(tangents.index(cuts[k]), (i,)) for i, row in behind.items() for k in row]
+        apart = [(t, by) for t, by in past if not any({t, *by} <= {*group} for group in groups)]
+        groups = in_order(groups, [*needs, *apart])
         given = self._tangents(tangents)
         own = tuple([i for i, p in enumerate(tangents) if not dirty and self._reads_itself(p)])
         computed = self._backward(tangents, given)
@@ -400,7 +402,7 @@ class _JointFinish(Finish):
         refused = {tangents.index(p): error for p, error in self.trace.refused.items()}
         rest = names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, self.tracer.bits
         joint = JointGraph(gm, constants, *rest, boundaries=boundaries, of=self.trace.of, own=own, refused=refused)
-        return replace(joint, hidden=tuple(self.trace.hidden))
+        return replace(joint, hidden=tuple(self.trace.hidden), cuts=cuts, behind=behind)
 
     def _reads_own_result(self, position: int) -> bool:
         """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""
@@ -422,12 +424,27 @@ class _JointFinish(Finish):
         """Positions of the results at which a history begins."""
         boundaries = {}
         for name, (_, value, version) in self.trace.ends.items():
-            shared = any(isinstance(r, Value) and r.storage is value.storage and r is not value for r in self.results)
-            at = next((p for p in tangents if self.shown[p] is value.fake), -1)
-            if at < len(self.mutated) or shared or value.storage.version != version or dirty:
+            at = self._position(value, tangents)
+            if at < len(self.mutated) or value.storage.version != version or dirty:
                 raise NotApart
             boundaries[name] = at
         return boundaries
+
+    def _position(self, value: Any, tangents: Sequence[int]) -> int:
+        """The position of a result that has a tangent and memory of its own; -1: it is none."""
+        others = (r for r in self.results if isinstance(r, Value) and r is not value and r.fake.requires_grad)
+        alone = isinstance(value, Value) and not any(r.storage is value.storage for r in others)
+        return next((p for p in tangents if alone and self.shown[p] is value.fake), -1)
+
+    def _behind(self, tangents: Sequence[int]) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
+        """As the JointGraph's `cuts` and `behind`."""
+        ends, stages, behind = self.trace.cuts
+        at = {n: self._position(self.trace.env[n], tangents) for n in behind}
+        numbers = {n: k for k, n in enumerate(ends) if at[n] >= 0 and not any(bits_of(self.trace.env[n].fake))}
+        past = {n for n, row in behind.items() if at[n] >= 0 and not row <= stages.keys() and row <= numbers.keys()}
+        linked = past.union(*[behind[n] - stages.keys() for n in past])
+        rows = {n: sorted([numbers[m] for m in behind[n]]) if n in past else () for n in behind if n in linked}
+        return {k: at[n] for n, k in numbers.items()}, {tangents.index(at[n]): tuple(row) for n, row in rows.items()}
 
     def _differentiable(self) -> tuple[list[str], frozenset[str], list[int]]:
         """Names of what is written, those of them with gradients of their own, and positions that have tangents."""

@@ -154,6 +154,7 @@ class _Divider:
             hidden=self.joint.hidden,
             twisted=self.joint.twisted,
             own=self.joint.own,
+            cuts=tuple([(k, int(place[p].at)) for k, p in self.joint.cuts.items()]),
             reach=tuple(
                 tuple([i for i in reach if g is not None or i in self.joint.refused])
                 for g, reach in zip(gradients, self.joint.reach, strict=True)

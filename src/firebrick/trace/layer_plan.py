@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.graph.equal_layers import NotAlike
-from firebrick.runtime import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,7 +100,7 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
         reach=tuple(reach),
         bytes_saved=plan.bytes_saved + size,
         uses=(),
-        parts=tuple([Part(p.tangents, tuple(row)) for p, row in zip(plan.parts, parts, strict=True)]),
+        parts=tuple([p._replace(saved=tuple(row)) for p, row in zip(plan.parts, parts, strict=True)]),
     )
 
 

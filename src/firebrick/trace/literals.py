@@ -27,11 +27,7 @@ def read(data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Inverse of `write`."""
     tensors = {}
     for name, (dtype, shape, text) in data.items():
-        raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy()
-        flat = (
-            torch.from_numpy(raw).view(getattr(torch, dtype))
-            if raw.size
-            else torch.empty(0, dtype=getattr(torch, dtype))
-        )
+        raw, kind = np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy(), getattr(torch, dtype)
+        flat = torch.from_numpy(raw).view(kind) if raw.size else torch.empty(0, dtype=kind)
         tensors[name] = flat.reshape(shape)
     return tensors

@@ -159,7 +159,11 @@ def _cut(
             continue
         entries[node], exits[node] = network.node(), network.node()
         capacity = INFINITE
-        if _is_tensor(node) and not shows_memory(node) and (node not in visible or node in read):
+        if (
+            isinstance(node.meta.get("val"), torch.Tensor)
+            and not shows_memory(node)
+            and (node not in visible or node in read)
+        ):
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
             if works is not None and node.op == "placeholder" and node.name not in written:
                 capacity = 1
@@ -183,17 +187,8 @@ def _cut(
 
 def _may_run_again(node: fx.Node) -> bool:
     """Whether computing the node twice does nothing but take time; of others' operators that is not sure."""
-    target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and target.namespace == "aten"
-        and not is_random(node)
-        and not acts(node)
-    )
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
+    is_aten = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+    return is_aten and not is_random(node) and not acts(node)
 
 
 def _cost(node: fx.Node, written: set[str]) -> int:

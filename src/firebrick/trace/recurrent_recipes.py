@@ -19,27 +19,14 @@ from firebrick.targets.base import CALL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor
-
     from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 
 
-def _layers(
-    targets: Mapping[str, Target],
-    name: str,
-    x: Tensor,
-    initial: Any,
-    weights: Sequence[Tensor],
-    biased: bool,
-    count: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> Any:
     """All layers of a call; NotImplemented for what the kernel is not for."""
+    x, initial, weights, biased, count, dropout, train, bidirectional, batch_first = args
     directions, each = 1 + bidirectional, 4 if biased else 2
     first = (*initial,) if name == "lstm" else (initial,)
     plain = x.dim() == 3 and len(weights) == count * directions * each and not (dropout and train)
@@ -90,7 +77,7 @@ def _rule(targets: Mapping[str, Target], name: str) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
         # Packed sequences have their sizes where others have their states.
         of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
-        return _layers(targets, name, *args) if of_sequences else NotImplemented
+        return _layers(targets, name, args) if of_sequences else NotImplemented
 
     return rule
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import fx
@@ -30,19 +30,28 @@ class NotApart(Exception):
     """Histories on the two sides of a result turn out to share what they save."""
 
 
-def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.Node]:
-    """The results of a torch-level graph at which a new history begins, each with the node behind which it does.
+class Cuts(NamedTuple):
+    """Results of a torch-level graph at which a history can begin, and the node behind which it then does.
 
-    All that later results need from before comes through such results. Their memory is no other result's, and the
-    history begins behind the last write to it. hidden: names of nodes that are results for this alone.
+    ends: all of them. Their memory is no other result's, and the history begins behind the last write to it.
+    stages: those where all that later results need from before comes through such results.
+    behind: for each result, those of `ends` that it is made of without others between them.
     """
+
+    ends: dict[fx.Node, fx.Node]
+    stages: dict[fx.Node, fx.Node]
+    behind: dict[fx.Node, set[fx.Node]]
+
+
+def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
+    """Find where histories can begin. hidden: names of nodes that are results for this alone."""
     returned = graph.output_node().all_input_nodes
     shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
     dual = any(n.target is torch.autograd.forward_ad.make_dual for n in graph.nodes)  # its tangents would be lost
     memory = {n: _memory(n) for n in graph.nodes}
-    results = [n for n in shown if _has_history(n) and not dual]
+    results = [n for n in shown if _has_history(n)]
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
-    holders = Counter(at for n in (*given, *shown) for at in memory[n])
+    holders = Counter(at for n in (*given, *results) for at in memory[n])
     number = {node: i for i, node in enumerate(graph.nodes)}
     writes: dict[int, list[fx.Node]] = defaultdict(list)
     for node in filter(is_mutating, graph.nodes):
@@ -70,9 +79,11 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.N
                     waiting += [] if begins else content(a, node)
         return calls, begun
 
-    alone = [n for n in results if len(memory[n]) == 1 and holders[memory[n][0]] == 1]
-    ends = {n: max(content(n, graph.output_node()), key=number.__getitem__) for n in alone}
-    stages = dict(sorted(ends.items(), key=lambda row: number[row[1]]))
+    alone = [n for n in results if not dual and len(memory[n]) == 1 and holders[memory[n][0]] == 1]
+    last = {n: max(content(n, graph.output_node()), key=number.__getitem__) for n in results}
+    last = dict(sorted(last.items(), key=lambda row: number[row[1]]))
+    ends = stages = {n: end for n, end in last.items() if n in alone}
+    behind = {n: history(n)[1] for n in last}
     while True:
         rows = {n: history(n) for n in dict.fromkeys((*stages, *results))}
         before: dict[fx.Node, set[fx.Node]] = {}
@@ -82,7 +93,7 @@ def stages_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> dict[fx.Node, fx.N
         apart = set().union(*before.values()) - mixed
         least = 0 if hidden else len(apart) - _MOST
         if len(apart) == len(stages) and least <= 0:
-            return stages
+            return Cuts(ends, stages, behind)
         stages = dict([row for row in stages.items() if row[0] in apart][max(least, 0) :])
 
 

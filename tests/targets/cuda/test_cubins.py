@@ -39,6 +39,18 @@ def updates(x, at, values):
     return x.index_add(0, at, values), x.scatter_reduce(0, at, values, "amax"), x.index_put((at,), values, True)
 
 
+def exponentials(x, image):
+    wide = x.repeat(1, 50)  # rows that no program holds
+    return x.softmax(1), wide.softmax(1), wide.logsumexp(1), F.hardswish(image).mean((2, 3))
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_softmax_and_means_of_every_dtype_are_built(arch, tmp_path):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        image = torch.randn(1, 40, 30, 30).to(dtype, memory_format=torch.channels_last)
+        assert cubins(exponentials, torch.randn(3, 900).to(dtype), image, arch=arch, folder=tmp_path)
+
+
 @pytest.mark.parametrize("arch", [80, 90])
 def test_kernels_of_every_dtype_are_built(arch, tmp_path):
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
@@ -51,6 +63,11 @@ def test_kernels_of_every_dtype_are_built(arch, tmp_path):
 def test_updates_of_every_dtype_are_built(dtype, tmp_path):
     at = torch.tensor([3, 3, 0, 7])
     assert cubins(updates, torch.ones(9, dtype=dtype), at, torch.full((4,), 3, dtype=dtype), folder=tmp_path)
+
+
+def test_a_scan_of_what_all_rows_share_is_built(tmp_path):
+    x, y = torch.randn(5, 16).half(), torch.randn(5, 1).half()
+    assert cubins(lambda x, y: torch.maximum(x, y.expand(5, 16).cummax(0)[0]), x, y, folder=tmp_path)
 
 
 def test_numbers_of_float64_are_not_rounded_to_float32():

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from firebrick.artifact import Unit
 from firebrick.ir.index.expr import ONE, Expr, as_expr
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
@@ -16,9 +14,10 @@ from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.program import Ref
 from firebrick.targets.base import CALL, Choice, FusionFacts, Target
 from firebrick.targets.cuda.beside import side_by_side
+from firebrick.targets.cuda.convolutions import convolution_form
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
-from firebrick.targets.cuda.product import Product, plan_product, product_text
+from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
 from firebrick.targets.cuda.triton_functions import type_name
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
 
@@ -69,6 +68,7 @@ class CudaTarget(Target):
 
     name = "cuda"
     shares_memory = True
+    adds_bias = False
     numbers = frozenset({"f32", "f64", "i64", "i32"})
     updated_as = _UPDATED_AS
 
@@ -85,17 +85,10 @@ class CudaTarget(Target):
         return dtype in self.card.dtypes
 
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
-        """The library convolves images in short types channels last, and would turn them around at each call. A weight
-        of single pixels or of one channel lies alike in either order."""
+        """Of convolutions see `convolutions`; other matmuls stay with the library until they are planned."""
         if op == "aten::convolution":
-            weight, out = args[1], args[-1]
-            if (
-                out.dtype in (torch.float16, torch.bfloat16)
-                and out.dim() == 4
-                and min(weight.shape[1], weight[0, 0].numel()) > 1
-            ):
-                return (Choice("channels last", 0.5), CALL)
-        return (CALL,)
+            return convolution_form(*args), CALL
+        return (Choice("merged", 0.5) if op == "firebrick::products" and merges(*args) else CALL,)
 
     def plan(self, work: Work, facts: Table) -> GroupPlan:
         """The kernels that do a group's work, as tiles."""

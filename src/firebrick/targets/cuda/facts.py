@@ -14,23 +14,20 @@ if TYPE_CHECKING:
 class CardFacts:
     """A GPU.
 
-    capability: 90 for 9.0. multiprocessors, threads, registers, shared_bytes: how many there are, and what each of
-    them has (resident threads, 32-bit registers, shared memory that one block may ask for). bandwidth: bytes a
-    second of its memory. l2_bytes: of the cache that all share. warp: threads that run in step.
+    capability: 90 for 9.0. multiprocessors, registers, shared_bytes: how many there are, and what each of them has
+    (of 32 bits; what one block may ask for). bandwidth: bytes a second of its memory. warp: threads that run in step.
     """
 
     capability: int
     multiprocessors: int
-    l2_bytes: int
     shared_bytes: int
     bandwidth: int
-    threads: int = 2048
     registers: int = 65536
     warp: int = 32
 
     def key(self) -> str:
         """What generated code depends on, for cache keys."""
-        return f"sm_{self.capability}-{self.multiprocessors}-{self.l2_bytes}-{self.shared_bytes}-{self.bandwidth}"
+        return f"sm_{self.capability}-{self.multiprocessors}-{self.shared_bytes}-{self.bandwidth}"
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -41,8 +38,8 @@ class CardFacts:
 _DTYPES = frozenset({"f32", "f64", "bf16", "f16", "i64", "i32", "i16", "i8", "u8", "b8"})
 
 CARDS: Mapping[int, CardFacts] = {
-    80: CardFacts(80, 108, 40 << 20, 163 << 10, 1_555_000_000_000),
-    90: CardFacts(90, 132, 50 << 20, 227 << 10, 4_800_000_000_000),
+    80: CardFacts(80, 108, 163 << 10, 1_555_000_000_000),
+    90: CardFacts(90, 132, 227 << 10, 4_800_000_000_000),
 }
 """Capability -> an A100 of 40 GB and an H200, for machines without a GPU."""
 
@@ -51,8 +48,6 @@ _ATTRIBUTES = {
     "multiprocessors": 16,
     "memory_clock": 36,
     "bus_bits": 37,
-    "l2_bytes": 38,
-    "threads": 39,
     "major": 75,
     "minor": 76,
     "registers": 82,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from struct import pack, unpack
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, floordiv
+from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import reduction_identity
@@ -54,6 +56,7 @@ class PartWriter(Scopes):
         self.uses: dict[Value, int] = {}
         self.facts = Table()
         self.again: set[tuple[str, Expr]] = set()  # what a later phase reads again
+        self.shares = _shares(part)
 
     # ------------------------------------------------------------ frame
 
@@ -201,6 +204,9 @@ class PartWriter(Scopes):
         return Term(f"tl.full([], {term.text}, {type_name(dtype)})", term.dims, term.depth)
 
     def _op(self, v: Op, args: list[Term]) -> Term:
+        by = _inverse(v)
+        if by is not None:
+            v, args = Op(v.dtype, "mul", (v.args[0], by)), [args[0], self.value(by)]
         source = v.args[-1].dtype
         if v.name == "to":
             a = self._typed(args[0], source)
@@ -209,12 +215,17 @@ class PartWriter(Scopes):
         row = DTYPES[source]
         narrow = source in ("bf16", "f16") and v.name != "where"
         if narrow:
-            args = [replace_text(a, f"{self._typed(a, source).operand}.to(tl.float32)") for a in args]
+            args = [Term(f"{self._typed(a, source).operand}.to(tl.float32)", a.dims, a.depth) for a in args]
         if v.name in _COMPARED and source == "i64" and all(isinstance(a, Index | Const) for a in v.args):
             args = self._bare(v, args)
         first = 1 if v.name == "where" else 0
         kind = source if source in ("f32", "f64") else "f32" if row.is_float else row.kind
         template = FUNCTIONS[kind][v.name]
+        if v in self.shares.values():
+            template = "tl.exp({a})"
+        elif v.name == "div" and isinstance(v.args[1], Load) and self.shares.get(v.args[1].buffer) is v.args[0]:
+            whole = Term(f"tl.div_rn(1.0, {args[1].operand})", args[1].dims, args[1].depth)
+            template, args[1] = "{a} * {b}", self.named(("share", v.args[1]), whole)
         # To a function a number is a float32: libdevice has no such pair, and others take what that rounded.
         called = source == "f64" and "(" in template
         typed = called or row.kind == "bool" or (row.is_int and v.name in _CHECKED)
@@ -399,7 +410,7 @@ class PartWriter(Scopes):
         value = self._typed(self.value(item.value), item.value.dtype)
         name, kind = along.var.name, type_name(item.value.dtype)
         dims = value.dims | {name}
-        best, whole = f"{item.best}_all", f"{item.total}_all"
+        best, whole, near = f"{item.best}_all", f"{item.total}_all", item.total in self.shares
         axis, size = self._axis(name), along.block // self._neighbours(item.value, along)
         rows = [str(d.block if d.var.name in dims else 1) for d in self.part.grid if d.block > 1]
         sizes = ", ".join([*rows, str(size)])
@@ -408,7 +419,7 @@ class PartWriter(Scopes):
         text, mask = self._full(value, dims), self.inside.get(name)
         text = f'tl.where({mask}, {text}, -float("inf"))' if mask else text
         text = f"tl.reshape({text}, [{sizes}, {along.block // size}])"
-        self.scopes[-1].last.append(f"{best}, {whole} = online_sum({best}, {whole}, {text}, {self.rank})")
+        self.scopes[-1].last.append(f"{best}, {whole} = online_sum({best}, {whole}, {text}, {self.rank}, {near})")
         keep = ", keep_dims=True" if self.rank > 1 else ""
         # Of an infinite maximum the differences are NaN, or it counts as 0.
         odd = f'tl.where({item.best} > 0, float("inf"), 0.0)' if item.finite else 'float("nan")'
@@ -472,7 +483,8 @@ class PartWriter(Scopes):
         body = self._typed(self.value(v.body, mask), v.dtype)
         along = next(d for d in self.part.inner if d.var is v.var)
         name, row = v.var.name, FOLDS[v.name]
-        dims = body.dims | {name}
+        # All of the tile: Triton 3.6 refuses a scan of fewer rows than the tile has.
+        dims = body.dims | {name, *(d.var.name for d in self.part.grid if d.block > 1)}
         axis = self._axis(name)
         text = self._full(body, dims)
         depth = len(self.scopes) - 1
@@ -496,11 +508,6 @@ _FAR = (1 << 31) - 1
 """A place behind all others."""
 
 
-def replace_text(term: Term, text: str) -> Term:
-    """A term with another text, of a type of its own."""
-    return Term(text, term.dims, term.depth)
-
-
 def _wrapped(text: str) -> str:
     return text if re.fullmatch(r"\w+|[\w.]+\([^()]*\)", text) else f"({text})"
 
@@ -516,6 +523,34 @@ def _roots(phase: Phase) -> list[Value]:
     out: list[Value] = []
     for item in phase.items:
         out += [item.value, *(b for _, b in item.binds)] if isinstance(item, Store) else [item.value]
+    return out
+
+
+def _inverse(v: Op) -> Const | None:
+    """The number by which eager's kernels multiply where a number divides, also in means and hardswish; pooling, and a
+    tensor of one number, divide, from which this is off by a last bit."""
+    kind = {"f32": "f", "f64": "d"}.get(v.dtype)
+    if v.name != "div" or kind is None or not isinstance(v.args[1], Const) or not 1e-37 < abs(v.args[1].value) < 1e37:
+        return None
+    (by,) = unpack(kind, pack(kind, v.args[1].value))
+    return Const(v.dtype, *unpack(kind, pack(kind, 1 / by)))
+
+
+def _shares(part: Part) -> dict[str, Value]:
+    """Sums -> the exponentials, of differences from a maximum, that they add up, where all that goes along the rows has
+    16 bits. There 2 to the power of a product is exact enough: it is off by as much as the product was rounded, which
+    is 1e-6 for exp(-20), and less in a sum."""
+    inner, items = {d.var for d in part.inner}, [i for p in part.phases for i in p.items]
+    moved: list[Value] = [v for p in part.phases for v in _loads(p) if not inner.isdisjoint(v.index.vars())]
+    moved += [i.value for i in items if isinstance(i, Store) and not inner.isdisjoint(i.index.vars())]
+    tops = {i.name for i in items if isinstance(i, Fold) and i.reduction == "max"}
+    out: dict[str, Value] = {}
+    for i in items if all(DTYPES[v.dtype].nbytes <= 2 for v in moved) else ():
+        match i:
+            case Online(best, name, value) if value.dtype == "f32":
+                out[name] = Op("f32", "exp", (Op("f32", "sub", (value, local("f32", best))),))
+            case Fold(name, "sum", Op("f32", "exp", (Op(_, "sub", (_, Load(_, top))),)) as value) if top in tops:
+                out[name] = value
     return out
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _SERIAL = 64
 """Elements up to which a fold of tensors that lie across it is done by each thread alone."""
+_FEW = 16, 1 << 16
+"""Elements whose loads a thread has under way at once, and results below which a card has threads for more."""
 
 Domain = frozenset["Var"]
 
@@ -118,8 +120,13 @@ def serial_folds(work: Work) -> frozenset[Reduce]:
 
 
 def _is_short(v: Reduce, work: Work) -> bool:
-    """Whether neighbours in memory belong to other results, and there are few elements to a result."""
-    if not work.outer or any(varies(work, a.size) for a in v.axes) or math.prod(hint(a.size) for a in v.axes) > _SERIAL:
+    """Whether neighbours in memory belong to other results, and there are few elements to a result. What is scanned
+    along is a dimension."""
+    scans = any(isinstance(c, Scan) for c in walk([v.body]))
+    if scans or not work.outer or any(varies(work, a.size) for a in v.axes):
+        return False
+    count = math.prod(hint(a.size) for a in v.axes)
+    if count > (_SERIAL if extent(work, work.outer) >= _FEW[1] else _FEW[0]):
         return False
     loads = [a for a in _accesses([Store("", ZERO, v.body)]) if not a.store and a.direct]
     folded = {a.var for a in v.axes}
@@ -272,14 +279,13 @@ class _Canonical(Terms):
                 self._loops += 1
 
 
-def fold_shape(work: Work, domain: Domain, card: CardFacts) -> tuple[int, int, int, int, int]:
-    """Rows, elements of each, rows of a tile, the least elements of a slice, and bytes that an element has."""
+def fold_shape(work: Work, domain: Domain, card: CardFacts) -> tuple[int, int, int, bool, int]:
+    """Rows, elements of each, rows of a tile, whether a row's elements are neighbours, and bytes that one has."""
     plan = _Rows(work, card)
     near = plan.near(domain)
-    length, rows = extent(work, domain), extent(work, work.outer)
-    if plan.along(domain, near):
-        return rows, length, 1, 1024, sum(a.nbytes for a in near)
-    return rows, length, tiling.across(traffic_of(near), rows), 64, sum(a.nbytes for a in near)
+    length, rows, along = extent(work, domain), extent(work, work.outer), plan.along(domain, near)
+    high = 1 if along else tiling.across(traffic_of(near), rows, length, card)
+    return rows, length, high, along, sum(a.nbytes for a in near)
 
 
 # ---------------------------------------------------------------- rows
@@ -401,7 +407,8 @@ class _Rows:
             if pair is not None:
                 best, whole = pair
                 names = values[best].buffer, values[whole].buffer  # type: ignore[union-attr]
-                rows.setdefault(key, []).append(Online(*names, terms[d](best.body), _finite(whole, best)))
+                finite = whole.body.args[0].args[1] is not best  # type: ignore[union-attr]
+                rows.setdefault(key, []).append(Online(*names, terms[d](best.body), finite))
             elif r not in skipped:
                 name: str = values[r].buffer  # type: ignore[union-attr]
                 rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), self._position(r, terms[d])))
@@ -458,14 +465,6 @@ def _best(shift: Value) -> Reduce | None:
             return None
         shift = top
     return shift if isinstance(shift, Reduce) and shift.name == "max" else None
-
-
-def _finite(whole: Reduce, best: Reduce) -> bool:
-    body = whole.body
-    assert isinstance(body, Op)
-    inner = body.args[0]
-    assert isinstance(inner, Op)
-    return inner.args[1] is not best
 
 
 _WIDE = 1 << 31

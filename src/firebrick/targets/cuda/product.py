@@ -27,6 +27,8 @@ _WIDE = 16
 _BYTES = {"f16": 2, "bf16": 2}
 _STRIP = 8
 """Tiles of rows in a strip."""
+_MERGED, _TWICE, _ROW_BY_ROW = 9_500_000, 32 << 20, 8
+"""Results and bytes of weights up to which several matmuls are one; rows up to which they are none of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,15 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     grid = floordiv(rows + (tile.rows - 1), tile.rows) * -(-n // tile.columns)
     sizes = () if m is not None else (rows,)
     return PlannedLaunch("matmul", params, body, (*read, out), sizes, (as_expr(grid),), (("warps", tile.warps),))
+
+
+def merges(rows: int, depth: int, columns: list[int], nbytes: int) -> bool:
+    """Whether matmuls of one matrix by weights of `nbytes` together are done at once: each alone has too few tiles.
+
+    On an H100, us, three and one: 128 x 768 by 768 x 3: 11.0, 4.5; 1,024 x 768 by the same: 18.4, 10.4; 128 x 2,048 by
+    2,048 x 3: 18.7, 8.3; 4,096 x 768 by 768 x 3: 30.8, 24.7; but 4,096 x 2,048 by 5,504 x 2: 271, 296.
+    """
+    return rows > _ROW_BY_ROW and depth >= 64 and rows * sum(columns) <= _MERGED and nbytes <= _TWICE
 
 
 def _quick(factor: Ref, other: int, one: int, whole: int) -> bool:

@@ -34,13 +34,12 @@ def split_folds(work: Work, card: CardFacts) -> tuple[list[list[Work]], tuple[Sc
     if shape is None:
         return [[work]], ()
     order, domain = shape
-    rows, length, high, step, nbytes = fold_shape(work, domain, card)
-    n = tiling.slices(-(-rows // high), length, step, nbytes * high * length, card)
-    if n < 2:
-        return [[work]], ()
-    chunk = -(-length // n)
-    chunk = -(-chunk // step) * step
-    return _Split(work, order, length, chunk).launches()
+    rows, length, high, along, nbytes = fold_shape(work, domain, card)
+    step = 1024 if along else 64
+    n = tiling.slices(-(-rows // high), length, step, card)
+    chunk = -(-length // (n * step)) * step
+    works, pads = _Split(work, order, length, chunk).launches() if chunk < length else ([[work]], ())
+    return (works, pads) if tiling.pays(nbytes * high * length, along, len(works) - 1, card) else ([[work]], ())
 
 
 def _splittable(work: Work) -> tuple[tuple[Axis, ...], frozenset[Var]] | None:
@@ -69,6 +68,7 @@ class _Split:
         self.count = -(-length // chunk)
         self.slice = var("slice", 0, self.count - 1)
         self.at = var("at", 0, chunk - 1)
+        self.part = var("part", 0, self.count - 1)
         left = const(length) - chunk * self.slice
         self.size = const(chunk) if length % chunk == 0 else minimum(chunk, left)
         self.chunk = chunk
@@ -112,7 +112,7 @@ class _Split:
             last.append(self._sliced([self._element(s, terms) for s in rows]))
         if ends:
             terms = self._terms(whole=True)
-            sizes = {**self.work.sizes, **self._folded_sizes}
+            sizes = {**self.work.sizes, self.part: const(self.count)}
             last.append(Work(tuple([Statement(frozenset(), terms.store(s)) for s in ends]), self.work.outer, sizes))
         return [*out, last] if last else out, tuple(self.pads)
 
@@ -122,16 +122,8 @@ class _Split:
     def _element(self, s: Store, terms: Terms) -> Statement:
         return Statement(frozenset((self.at,)), terms.store(s))
 
-    @property
-    def _folded_sizes(self) -> dict[Var, Expr]:
-        return {self._part: const(self.count)}
-
-    @property
-    def _part(self) -> Var:
-        return var("part", 0, self.count - 1)
-
     def _sliced(self, statements: list[Statement]) -> Work:
-        sizes = {**self.work.sizes, **self._folded_sizes, self.slice: const(self.count), self.at: self.size}
+        sizes = {**self.work.sizes, self.part: const(self.count), self.slice: const(self.count), self.at: self.size}
         return Work(tuple(statements), (*self.work.outer, self.slice), sizes)
 
     def _terms(self, whole: bool = False) -> Terms:
@@ -142,9 +134,8 @@ class _Split:
     def _result(self, r: Reduce) -> Value:
         """A reduction from the results of slices."""
         name, place = self.parts[r]
-        part = self._part
-        axes = (Axis(part, const(self.count)),)
-        values = Load(r.body.dtype if place else r.dtype, name, self.count * self.row + part)
+        axes = (Axis(self.part, const(self.count)),)
+        values = Load(r.body.dtype if place else r.dtype, name, self.count * self.row + self.part)
         if not place:
             return Reduce(r.dtype, r.name, axes, values)
         best = Reduce("i64", r.name, axes, values)

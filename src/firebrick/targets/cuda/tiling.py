@@ -6,7 +6,8 @@ for each of 132 multiprocessors. 2048 resident threads with one load of 16 bytes
 
 - a thread has 16 bytes of the narrowest tensor (`_THREAD_BYTES`), which is also the widest load that there is, twice
   that where a kernel reads one tensor only;
-- four warps make a program: 16 of them fill a multiprocessor, so that one that starts or ends leaves no gap;
+- four warps make a program: 16 of them fill a multiprocessor, so that one that starts or ends leaves no gap; eight
+  where rows are folded, with 16 elements of each thread's own: more of them wait for one another at each fold;
 - blocks shrink when there are too few to give each multiprocessor two.
 
 A row that a reduction folds is held in registers ("whole") where the values that live from one phase to the next take
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 _THREAD_BYTES = 16
-_LAUNCH = 4e-6
-"""Seconds that a launch costs, its start and its end counted."""
+_LAUNCH, _FOLLOWS = 4e-6, 6e-7
+"""Seconds that a launch costs, its start and its end counted, and one that starts while another still runs."""
 _SECTORS = 128
 """Bytes of neighbours that a warp should read together."""
 
@@ -76,9 +77,13 @@ def transposed_block(rows: int, columns: int, traffic: Traffic) -> tuple[int, in
     return high, wide, max(1, min(4, high * wide // 256))
 
 
-def across(traffic: Traffic, rows: int) -> int:
-    """Rows of a tile whose neighbours in memory are other rows."""
-    return min(max(1, _SECTORS // traffic.wide), power_above(rows))
+def across(traffic: Traffic, rows: int, length: int, card: CardFacts) -> int:
+    """Rows of a tile whose neighbours in memory are other rows: fewer where a card would be idle though each row were
+    done in slices of 64, down to one load of a thread."""
+    high = min(max(1, _SECTORS // traffic.wide), power_above(rows))
+    while high * traffic.wide > _THREAD_BYTES and rows * -(-length // 64) < 2 * card.multiprocessors * high:
+        high //= 2
+    return high
 
 
 def row_tile(
@@ -93,27 +98,31 @@ def row_tile(
     room = card.registers // 4 // max(1, live)
     if along:
         whole = padded <= min(room, 16384)
-        block = padded if whole else min(padded, 4096 if rows < card.multiprocessors else 2048)
+        block = padded if whole else min(padded, 4096)
         high = 1
-        # Short rows: as many as give each thread its bytes, unless multiprocessors would be idle.
-        while block * high < 4 * card.warp * 4 and rows // (2 * high) >= 2 * card.multiprocessors:
+        # Short rows: as many as are worth a program's start, unless multiprocessors would be idle.
+        while block * high < 2048 and rows // (2 * high) >= 2 * card.multiprocessors:
             high *= 2
         high = min(high, power_above(rows))
     else:
-        high = across(traffic, rows)
+        high = across(traffic, rows, length, card)
         whole = padded * high <= min(room, 8192)
         block = padded if whole else max(1, min(padded, 4096 // high))
-    warps = max(1, min(16, block * high // (card.warp * 8)))
-    return high, block, whole, power_below(warps)
+    # Elements of a thread: on a card that is not full all that counts is when the last one is done.
+    idle = rows < 4 * card.multiprocessors * high
+    each = (16 if along else 8) // (2 if idle else 1)
+    most = 16 if along and (idle or block > 8192) else 8
+    return high, block, whole, power_below(max(1, min(most, block * high // (card.warp * each))))
 
 
-def slices(programs: int, length: int, step: int, nbytes: int, card: CardFacts) -> int:
-    """In how many parts the rows of a reduction are done, each of at least `step` elements.
-
-    nbytes: of memory that a program would read. A multiprocessor has its share of the bandwidth, so a program that
-    takes less than two launches is left alone.
-    """
-    alone = nbytes / (card.bandwidth / card.multiprocessors)
-    if programs >= card.multiprocessors or alone < 2 * _LAUNCH:
+def slices(programs: int, length: int, step: int, card: CardFacts) -> int:
+    """In how many parts the rows of a reduction can be done, each of about `step` elements, to fill the card."""
+    if programs >= card.multiprocessors:
         return 1
-    return max(1, min(2 * card.multiprocessors // programs, length // step, 1024))
+    return max(1, min(4 * card.multiprocessors // programs, -(-length // step), 1024))
+
+
+def pays(nbytes: int, along: bool, more: int, card: CardFacts) -> bool:
+    """Whether slices are worth so many more launches than the one of programs that read `nbytes` each, with a
+    multiprocessor's share of the bandwidth. A program along its rows reads them at once, and waits less for them."""
+    return nbytes * card.multiprocessors >= card.bandwidth * (2 * _LAUNCH if along else more * _FOLLOWS)

@@ -7,6 +7,7 @@ is rounded to a whole number next would differ.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,10 +105,8 @@ _INTEGER: Mapping[str, str] = {
 }
 
 _UNSIGNED: Mapping[str, str] = {
-    "floordiv": "tl.where({b} == 0, 0, {a} // tl.where({b} == 0, 1, {b}))",
-    "truncdiv": "tl.where({b} == 0, 0, {a} // tl.where({b} == 0, 1, {b}))",
-    "mod": "tl.where({b} == 0, 0, {a} % tl.where({b} == 0, 1, {b}))",
-    "fmod": "tl.where({b} == 0, 0, {a} % tl.where({b} == 0, 1, {b}))",
+    **dict.fromkeys(("floordiv", "truncdiv"), "tl.where({b} == 0, 0, {a} // tl.where({b} == 0, 1, {b}))"),
+    **dict.fromkeys(("mod", "fmod"), "tl.where({b} == 0, 0, {a} % tl.where({b} == 0, 1, {b}))"),
     "abs": "{a}",
     "sign": "tl.where({a} == 0, {a}, 1)",
     "neg": "0 - {a}",
@@ -172,6 +171,12 @@ FOLDS: Mapping[str, FoldText] = {
 }
 """Reduction -> its texts; those of positions take a value and its place for each side."""
 
+_FIRST = """def {name}(a, i, b, j):
+    a_wins = (a {before} b) | ((a != a) & (b == b))
+    tied = (a == b) | ((a != a) & (b != b))
+    keep = a_wins | (tied & (i < j))
+    return tl.where(keep, a, b), tl.where(keep, i, j)"""
+
 HELPERS: Mapping[str, str] = {
     "sum_of": "def sum_of(a, b):\n    return a + b",
     "product_of": "def product_of(a, b):\n    return a * b",
@@ -179,16 +184,8 @@ HELPERS: Mapping[str, str] = {
     "all_of": "def all_of(a, b):\n    return a & b",
     "greatest_of": "def greatest_of(a, b):\n    return tl.maximum(a, b, tl.PropagateNan.ALL)",
     "least_of": "def least_of(a, b):\n    return tl.minimum(a, b, tl.PropagateNan.ALL)",
-    "first_greatest": """def first_greatest(a, i, b, j):
-    a_wins = (a > b) | ((a != a) & (b == b))
-    tied = (a == b) | ((a != a) & (b != b))
-    keep = a_wins | (tied & (i < j))
-    return tl.where(keep, a, b), tl.where(keep, i, j)""",
-    "first_least": """def first_least(a, i, b, j):
-    a_wins = (a < b) | ((a != a) & (b == b))
-    tied = (a == b) | ((a != a) & (b != b))
-    keep = a_wins | (tied & (i < j))
-    return tl.where(keep, a, b), tl.where(keep, i, j)""",
+    "first_greatest": _FIRST.format(name="first_greatest", before=">"),
+    "first_least": _FIRST.format(name="first_least", before="<"),
     "logaddexp": """def logaddexp(a, b):
     high = tl.maximum(a, b, tl.PropagateNan.ALL)
     apart = tl.abs(a - b)
@@ -224,14 +221,19 @@ HELPERS: Mapping[str, str] = {
     by = tl.where(b == 0, 1, b)
     rest = a % by
     return tl.where(b == 0, 0, tl.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest))""",
-    "online_sum": """def online_sum(best, total, values, axis: tl.constexpr):
+    "exp_of": "def exp_of(a, near: tl.constexpr):\n    return tl.exp(a) if near else libdevice.exp(a)",
+    "online_sum": """def online_sum(best, total, values, axis: tl.constexpr, near: tl.constexpr):
     high = tl.maximum(best, tl.reduce(values, axis, greatest_of), tl.PropagateNan.ALL)
     # Of nothing but minus infinity the differences are 0.
     shift = tl.where(high == -float("inf"), 0.0, high)
-    below = libdevice.exp(values - tl.expand_dims(shift, axis))
-    return high, total * libdevice.exp(best - shift) + tl.sum(below, axis)""",
+    below = exp_of(values - tl.expand_dims(shift, axis), near)
+    return high, total * exp_of(best - shift, near) + tl.sum(below, axis)""",
 }
 """Functions that kernels call: name -> text."""
+
+
+_CALLED = re.compile(r"(?<![\w.])\w+(?=[(),])")
+"""What a text calls, or gives to a call."""
 
 
 def helpers_of(text: str) -> list[str]:
@@ -239,23 +241,14 @@ def helpers_of(text: str) -> list[str]:
     names: dict[str, None] = {}
 
     def need(body: str, own: str) -> None:
-        for name, helper in HELPERS.items():
-            if name != own and name not in names and _mentions(body, name):
-                need(helper, name)
+        called = {*_CALLED.findall(body)} - {own}
+        for name in [h for h in HELPERS if h in called]:
+            if name not in names:
+                need(HELPERS[name], name)
                 names[name] = None
 
     need(text, "")
     return [HELPERS[name] for name in names]
-
-
-def _mentions(body: str, name: str) -> bool:
-    place = body.find(name)
-    while place >= 0:
-        before, after = body[place - 1 : place], body[place + len(name) : place + len(name) + 1]
-        if not (before.isalnum() or before in ("_", ".")) and (after in ("(", ")", ",")):
-            return True
-        place = body.find(name, place + 1)
-    return False
 
 
 def cast_text(text: str, old: str, new: str) -> str:
@@ -266,8 +259,6 @@ def cast_text(text: str, old: str, new: str) -> str:
     if source.is_float and target.is_int and new not in ("i64", "i32"):
         # What the narrow type can't hold wraps around, as in eager kernels.
         return f"{text}.to({'tl.int64' if new == 'u8' else 'tl.int32'}).to({_TYPES[new]})"
-    if old == "f64" and new in ("bf16", "f16"):
-        return f"{text}.to(tl.float32).to({_TYPES[new]})"
-    if not source.is_float and new in ("bf16", "f16"):
+    if new in ("bf16", "f16") and (old == "f64" or not source.is_float):
         return f"{text}.to(tl.float32).to({_TYPES[new]})"
     return f"{text}.to({_TYPES[new]})"

@@ -1,0 +1,225 @@
+"""Convolutions of images in short types on a GPU, in the form that the target chooses by its facts:
+
+conv(x, W, b) * s + t + other; relu   ->   cudnn_convolution_add_relu(x, W * s, other, 1, b * s + t), channels last
+conv(x, W, b), windows side by side   ->   addmm(b, patches of x, t(W)): the library takes such for any other
+conv(x, W, b), a window a channel     ->   the same on a weight whose channels lie side by side, for loops
+others                                ->   the same on a weight that lies channels last
+
+Their results are channels last; so then is what is computed from them, and the graph's outputs are copied back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from firebrick.fakes.node_values import absorb
+from firebrick.passes.convolution import channel_operand, convolution_choices, fits, only_reader
+from firebrick.passes.layout import propagate_layouts
+from firebrick.passes.prepack import added
+from firebrick.passes.recipe import RecipeBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import fx
+
+    from firebrick.config import Config
+    from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.targets.base import Target
+
+aten = torch.ops.aten
+
+
+def place_convolutions(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
+    """Write convolutions with constant weights in the forms that a GPU is quick at."""
+    if not config.prepack or not graph.frozen:
+        return graph
+    recipe = RecipeBuilder(graph)
+    images: dict[fx.Node, torch.Tensor] = {}
+    for node in list(graph.gm.graph.nodes):
+        if node.op != "call_function" or node.target is not aten.convolution.default or not fits(node, recipe):
+            continue
+        write = _WRITERS.get(convolution_choices(node, targets)[0].name)
+        made = write(node, recipe) if write is not None else None
+        if made is not None:
+            before = made.meta["val"]
+            with before.fake_mode:
+                made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+            images[made] = before
+    if images:
+        propagate_layouts(graph.gm, images)
+        graph.gm.graph.eliminate_dead_code()
+        recipe.finish()
+    return graph
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What alone follows a convolution up to a relu. scale, shift: constants with one number a channel."""
+
+    last: fx.Node
+    scale: fx.Node | None = None
+    shift: fx.Node | None = None
+    other: fx.Node | None = None
+
+
+def _followed(conv: fx.Node, recipe: RecipeBuilder) -> _Followed | None:
+    made, reader = _Followed(conv), only_reader(conv)
+
+    def take() -> None:
+        nonlocal reader
+        assert reader is not None
+        made.last, reader = reader, only_reader(reader)
+
+    wide = _is_cast(reader, torch.float32)
+    if wide:  # a batch norm computes in float32
+        take()
+    if reader is not None and reader.target is aten.mul.Tensor:
+        made.scale = channel_operand(reader, made.last, recipe)
+        if made.scale is not None:
+            take()
+    if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
+        made.shift = channel_operand(reader, made.last, recipe)
+        if made.shift is not None:
+            take()
+    if wide:
+        if not _is_cast(reader, conv.meta["val"].dtype):
+            return None
+        take()
+    if reader is not None:
+        made.other = added(reader, made.last)
+        if made.other is not None:
+            take()
+    if reader is None or reader.target is not aten.relu.default:
+        return None
+    take()
+    return made
+
+
+def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
+    return node is not None and node.target is aten._to_copy.default and dict(node.kwargs) == {"dtype": dtype}
+
+
+def _fused(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
+    """The library's kernel that scales, adds and cuts off below zero; another convolution lies channels last."""
+    found = _followed(conv, recipe)
+    if found is None:
+        return _channels_last(conv, recipe)
+    x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
+    graph, dtype, channels = recipe.aten.gm.graph, conv.meta["val"].dtype, conv.meta["val"].shape[1]
+    w: Any = recipe.copy(weight)  # type: ignore[arg-type]
+    b: Any = None if bias is None else recipe.copy(bias)  # type: ignore[arg-type]
+    name = w.name
+    if found.scale is not None:
+        scale = recipe.copy(found.scale)
+        rows = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
+        w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, rows)
+        if b is not None:
+            flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
+            b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
+    if found.shift is not None:
+        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
+        b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
+    options = {"dtype": dtype, "memory_format": torch.channels_last}
+    w = recipe.use(recipe.call(f"{name}_channels_last", aten._to_copy.default, w, **options), found.last)
+    if b is not None:
+        b = recipe.use(recipe.call(f"{name}_added", aten._to_copy.default, b, dtype=dtype), found.last)
+    rest = (stride, padding, dilation, groups)
+    target: Any = aten.cudnn_convolution_relu.default
+    args: tuple[Any, ...] = (x, w, b, *rest)
+    if found.other is not None:
+        target, args = aten.cudnn_convolution_add_relu.default, (x, w, found.other, 1, b, *rest)
+    with graph.inserting_before(found.last):
+        call = graph.call_function(target, args)
+    call.meta = dict(found.last.meta)
+    gone, node = [conv], conv
+    while node is not found.last:
+        node = next(iter(node.users))
+        gone.append(node)
+    absorb(call, gone)
+    found.last.replace_all_uses_with(call)
+    return call
+
+
+def _channels_last(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
+    """The op itself on the same weight, laid out channels last; one of single pixels lies alike in either order."""
+    weight: Any = conv.args[1]
+    if min(weight.meta["val"].shape[1], weight.meta["val"][0, 0].numel()) == 1:
+        return None
+    w = recipe.copy(weight)
+    laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
+    return _again(conv, recipe.use(laid, conv), recipe)
+
+
+def _again(conv: fx.Node, weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
+    x, _, *rest = conv.args
+    with recipe.aten.gm.graph.inserting_before(conv):
+        call = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
+    call.meta = dict(conv.meta)
+    conv.replace_all_uses_with(call)
+    return call
+
+
+def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
+    """The op itself on a weight [channels, 1, height, width] whose channels lie side by side."""
+    w = recipe.copy(conv.args[1])  # type: ignore[arg-type]
+    turned = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 0, 1])
+    laid = recipe.call(f"{w.name}_laid", aten.clone.default, turned, memory_format=torch.contiguous_format)
+    weight = _node(recipe, conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1])
+    return _again(conv, weight, recipe)
+
+
+def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
+    """A matmul whose rows are windows, in the order in which the image lies."""
+    arguments: Any = conv.args
+    x, weight, bias, (k, _), *_ = arguments
+    image = x.meta["val"]
+    batch, inner, height, width = image.shape
+    outer, rows, columns = conv.meta["val"].shape[1], height // k, width // k
+
+    def node(target: Any, *args: Any) -> fx.Node:
+        return _node(recipe, conv, target, *args)
+
+    flat = [batch * rows * columns, k * k * inner]
+    w = recipe.copy(weight)
+    name = w.name
+    if image.stride(1) == 1:
+        turned = node(aten.permute.default, x, [0, 2, 3, 1])
+        split = node(aten.view.default, turned, [batch, rows, k, columns, k * inner])
+        taken = node(aten.reshape.default, node(aten.permute.default, split, [0, 1, 3, 2, 4]), flat)
+        w = recipe.call(f"{name}_turned", aten.permute.default, w, [0, 2, 3, 1])
+        w = recipe.call(f"{name}_last", aten.clone.default, w, memory_format=torch.contiguous_format)
+    else:
+        split = node(aten.reshape.default, x, [batch, inner, rows, k, columns, k])
+        taken = node(aten.reshape.default, node(aten.permute.default, split, [0, 2, 4, 1, 3, 5]), flat)
+    w = recipe.call(f"{name}_rows", aten.reshape.default, w, [outer, k * k * inner])
+    factor = node(aten.t.default, recipe.use(w, conv))
+    made = node(aten.mm.default, taken, factor) if bias is None else node(aten.addmm.default, bias, taken, factor)
+    absorb(made, [conv])
+    whole = node(aten.view.default, made, [batch, rows, columns, outer])
+    last = node(aten.permute.default, whole, [0, 3, 1, 2])
+    last.meta["val"] = conv.meta["val"]
+    conv.replace_all_uses_with(last)
+    return last
+
+
+def _node(recipe: RecipeBuilder, before: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """A call before a node, whose value its arguments give."""
+    with recipe.aten.gm.graph.inserting_before(before):
+        node = recipe.aten.gm.graph.call_function(target, args)
+    values = [a.meta["val"] if isinstance(a, type(node)) else a for a in args]
+    with before.meta["val"].fake_mode, torch.no_grad():
+        node.meta = {**before.meta, "val": target(*values)}
+    return node
+
+
+_WRITERS: Mapping[str, Callable[[fx.Node, RecipeBuilder], fx.Node | None]] = {
+    "fused": _fused,
+    "channels last": _channels_last,
+    "loops": _by_loops,
+    "patches": _patches,
+}
+"""Name of a choice -> what writes it in a convolution's place; None if it stays."""
