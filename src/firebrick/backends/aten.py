@@ -46,10 +46,9 @@ def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Call
 
             for target, value in zip(written, flat, strict=False):
                 (inputs[target] if isinstance(target, int) else aten.constants[target]).copy_(value)
-            pairs = zip(aten.outputs, flat[first:last], strict=True)
-            numbers = sizes.numbers(inputs)
-            results = [v if alias is None else seen_as(base(alias), alias, numbers) for alias, v in pairs]
-            # What is no view in the program may be written to as what is none.
+            numbers, rows = sizes.numbers(inputs), zip(aten.outputs, flat[first:last], strict=True)
+            results = [v if alias is None else seen_as(base(alias), alias, numbers) for alias, v in rows]
+            # What is no view in the program is none here.
             return tuple([v.detach() if isinstance(v, torch.Tensor) and v._is_view() else v for v in results])
 
     inputs, outputs = ({int(i): pair for i, pair in bits[kind].items()} for kind in ("inputs", "outputs"))

@@ -20,7 +20,6 @@ SHIFT = 1 << 61
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 MASKS = (torch.bool, torch.uint8)
 
-
 _ONE = torch.zeros(1)
 
 

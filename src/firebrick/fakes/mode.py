@@ -36,6 +36,7 @@ from firebrick.fakes.data_sizes import DATA_SIZED, is_data_sized
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.function_forms import kernel_of_calls
 from firebrick.fakes.mutation import checked_outs, written_arguments
+from firebrick.fakes.promotion import ops
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import by_stride, contiguous, dense_strides
@@ -56,36 +57,18 @@ _CPU, _META = torch.device("cpu"), torch.device("meta")
 _TWIN = "_firebrick_meta"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-_FIRST_ARGUMENT_DEVICE: frozenset[OpOverload] = frozenset(
-    {
-        aten.index.Tensor,
-        aten.index_put.default,
-        aten.index_put_.default,
-        aten._unsafe_index.Tensor,
-        aten._unsafe_index_put.default,
-        aten.copy.default,
-        aten.copy_.default,
-        aten.slice_scatter.default,
-        aten.diagonal_scatter.default,
-        aten.embedding.default,
-    }
+_FIRST_ARGUMENT_DEVICE: frozenset[OpOverload] = ops(
+    "index.Tensor index_put.default index_put_.default _unsafe_index.Tensor _unsafe_index_put.default "
+    "copy.default copy_.default slice_scatter.default diagonal_scatter.default embedding.default"
 )
 """Ops whose result lives where their first argument does, wherever the others are."""
 
-_PLAIN_IMPLS: frozenset[OpOverload] = _FIRST_ARGUMENT_DEVICE | {
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.select.int,
-    aten.slice.Tensor,
-}
+_PLAIN_IMPLS = _FIRST_ARGUMENT_DEVICE | ops("view.default _unsafe_view.default select.int slice.Tensor")
 """Ops that PyTorch's mode treats specially only for symbolic sizes or devices."""
 
-_LAID_OUT_BY_KERNEL: frozenset[OpOverload] = frozenset(
-    {
-        *(aten._fft_c2r.default, aten._fft_r2c.default, aten._fft_c2c.default),
-        *(aten._linalg_svd.default, aten.linalg_eig.default),
-        *(aten.ldexp.Tensor, aten.igamma.default, aten.igammac.default),
-    }
+_LAID_OUT_BY_KERNEL = ops(
+    "_fft_c2r.default _fft_r2c.default _fft_c2c.default _linalg_svd.default linalg_eig.default "
+    "ldexp.Tensor igamma.default igammac.default"
 )
 """Ops whose results lie as a library or a kernel of this build of PyTorch lays them: it is asked, on zeros."""
 
@@ -94,10 +77,8 @@ _TELLS_ONE = frozenset({aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dim
 
 _SLOW_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 
-
 _RAGGED = itertools.count(1 << 40)
 """Numbers of ragged sizes of fake tensors; PyTorch counts those of real ones from 0."""
-
 
 _CONCRETE: Mapping[Any, Callable[[torch.Tensor], Any]] = {
     aten.size.default: lambda x: tuple(map(int, x.shape)),
@@ -105,7 +86,6 @@ _CONCRETE: Mapping[Any, Callable[[torch.Tensor], Any]] = {
     aten.storage_offset.default: lambda x: int(x.storage_offset()),
 }
 """What kernels of libraries in C++ ask, which know numbers only."""
-
 
 _NUMBERS_ONLY = "SymIntArrayRef expected to contain only concrete integers"
 """What operators written in C++ say that take no symbols."""
@@ -299,12 +279,13 @@ def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device, requir
 
 
 def _twin(fake: FakeTensor) -> torch.Tensor:
-    """Return the meta tensor of a fake one, on the same memory; torch sets the bits of a fake view after it was made."""
+    """The meta tensor of a fake one, on the same memory; torch sets the bits of a fake view after it was made."""
     meta: torch.Tensor | None = fake.__dict__.get(_TWIN)
     if meta is None or bits_of(meta) != bits_of(fake):
         meta = _meta_of(fake)
         if not fake._is_zerotensor():  # which has no memory
-            meta = meta.set_(fake.untyped_storage(), *settled([fake.storage_offset()]), meta.shape, meta.stride())
+            (offset,) = settled([fake.storage_offset()])
+            meta = meta.set_(fake.untyped_storage(), offset, meta.shape, meta.stride())
         fake.__dict__[_TWIN] = meta
     return meta
 
@@ -768,37 +749,16 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return _wrap(mode, result, device)
 
 
-_LIKE: frozenset[Any] = frozenset(
-    {
-        aten.empty_like.default,
-        aten.zeros_like.default,
-        aten.ones_like.default,
-        aten.full_like.default,
-        aten.rand_like.default,
-        aten.randn_like.default,
-        aten._to_copy.default,
-    }
+_LIKE: frozenset[Any] = ops(
+    "empty_like.default zeros_like.default ones_like.default full_like.default rand_like.default "
+    "randn_like.default _to_copy.default"
 )
 """Ops that make a tensor like their first argument, with options."""
 
-_RETURNS_FIRST: frozenset[Any] = frozenset(
-    {
-        aten.copy_.default,
-        aten.fill_.Scalar,
-        aten.fill_.Tensor,
-        aten.zero_.default,
-        aten.uniform_.default,
-        aten.normal_.default,
-        aten.bernoulli_.float,
-        aten.bernoulli_.Tensor,
-        aten.exponential_.default,
-        aten.random_.default,
-        aten.random_.to,
-        aten.index_put_.default,
-        aten.index_fill_.int_Scalar,
-        aten.scatter_.value,
-        aten.scatter_.src,
-    }
+_RETURNS_FIRST: frozenset[Any] = ops(
+    "copy_.default fill_.Scalar fill_.Tensor zero_.default uniform_.default normal_.default "
+    "bernoulli_.float bernoulli_.Tensor exponential_.default random_.default random_.to "
+    "index_put_.default index_fill_.int_Scalar scatter_.value scatter_.src"
 )
 """Ops that write their first argument and return it."""
 

@@ -26,7 +26,6 @@ _SPECIAL_NAMES = {
 }
 """Ops that write arguments -> their functional form, where it has another name than the usual one."""
 
-
 _COPIES_AT_NEED = frozenset({"reshape", "reshape_as", "flatten", "ravel", "contiguous"})
 """Functions that give a view where the argument's strides allow it."""
 

@@ -62,3 +62,9 @@ def promote(operands: Sequence[Any]) -> torch.dtype:
 def as_float(dtype: torch.dtype) -> torch.dtype:
     """Return what ops with floating-point results compute in."""
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def ops(names: str) -> frozenset[Any]:
+    """Operators of ATen by their names."""
+    pairs = [name.split(".") for name in names.split()]
+    return frozenset([getattr(getattr(torch.ops.aten, name), overload) for name, overload in pairs])

@@ -18,7 +18,7 @@ import warnings
 from functools import cache
 from inspect import signature
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -65,6 +65,9 @@ class _Plan(NamedTuple):
     shrinks: bool
 
 
+_Call: TypeAlias = "tuple[Any, int, tuple[tuple[str, Any], ...]]"
+
+
 class _Sizes:
     """Sizes as they are, or small ones: equal, greater, even and odd where they are, and the same below 5.
 
@@ -106,8 +109,8 @@ def _plan(func: Any) -> _Plan | None:
         return _Plan(tuple(signature(func).parameters), shrinks=False)
     if isinstance(func, BuiltinFunctionType) and hasattr(torch.ops.aten, func.__name__):
         packet = getattr(torch.ops.aten, func.__name__)
-        longest = max((getattr(packet, name)._schema.arguments for name in packet.overloads()), key=len)
-        return None if func.__name__ in _BY_VALUE else _Plan(tuple(a.name for a in longest), shrinks=False)
+        names = max((tuple(a.name for a in getattr(packet, o)._schema.arguments) for o in packet.overloads()), key=len)
+        return None if func.__name__ in _BY_VALUE else _Plan(names, shrinks=False)
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten" or func.is_view:
         return None
     if func._opname in _BY_VALUE or torch.Tag.inplace_view in func.tags or not func._schema.returns:
@@ -145,12 +148,7 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
         raise error
 
 
-def _refusal(
-    call: tuple[Any, int, tuple[tuple[str, Any], ...]],
-    plan: _Plan,
-    tensors: Sequence[torch.Tensor],
-    emptied: Expr | None = None,
-) -> Exception | None:
+def _refusal(call: _Call, plan: _Plan, tensors: Sequence[Any], emptied: Expr | None = None) -> Exception | None:
     """What eager raises of a call with its sizes as they are, or with one of them being 0."""
     func, count, named = call
     sizes = _Sizes(emptied=emptied)
@@ -232,11 +230,10 @@ def _kind(value: Any, sizes: _Sizes, name: str) -> Any:
         if name == "indices" and any(0 not in mask.shape for mask in masks):
             raise _Unknown  # how many places a mask names is not known
         return _Items(type(value), items)
-    if isinstance(value, torch.SymInt):
-        return _Number(int, sizes(value) if name in _SIZES else sizes.number(value))
     if isinstance(value, (torch.Tensor, torch.SymFloat, torch.SymBool, torch.Generator)):
         raise _Unknown
-    return _Number(type(value), sizes(value) if name in _SIZES and type(value) is int else value)
+    number = sizes.number(value) if isinstance(value, torch.SymInt) else value
+    return _Number(type(number), sizes(number) if name in _SIZES and type(number) is int else number)
 
 
 def _argument_of(kind: Any, name: str, tensors: dict[int, torch.Tensor]) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from firebrick.fakes.promotion import NoRule, as_float, category_of, promote
+from firebrick.fakes.promotion import NoRule, as_float, category_of, ops, promote
 from firebrick.fakes.strides import (
     Shape,
     broadcast_strides,
@@ -620,47 +620,29 @@ def _multi_head_attention(
 
 
 CONSTRUCTORS: dict[Any, Callable[..., Spec]] = {
-    aten.zeros.default: _shaped,
-    aten.ones.default: _shaped,
-    aten.rand.default: _shaped,
-    aten.randn.default: _shaped,
+    **dict.fromkeys(ops("zeros.default ones.default rand.default randn.default"), _shaped),
     aten.randint.default: lambda _, size, dtype=None, **__: _shaped(size, dtype=dtype or torch.int64),
     aten.randint.low: lambda _, __, size, dtype=None, **___: _shaped(size, dtype=dtype or torch.int64),
     aten.full.default: lambda size, value, dtype=None, **_: _shaped(size, dtype=dtype or category_of(value)),
-    aten.arange.default: _arange,
-    aten.arange.start: _arange,
-    aten.arange.start_step: _arange,
+    **dict.fromkeys(ops("arange.default arange.start arange.start_step"), _arange),
     aten.linspace.default: lambda _, __, steps, **named: _shaped((steps,), **named),
 }
 """Op that makes a tensor from numbers -> rule of its arguments."""
 
 RULES: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
-    aten.rsub.Tensor: _rsub,
-    aten.rsub.Scalar: _rsub,
-    aten.masked_fill.Scalar: _masked_fill,
-    aten.masked_fill.Tensor: _masked_fill,
-    aten.sum.default: _sum,
-    aten.sum.dim_IntList: _sum,
+    **dict.fromkeys(ops("rsub.Tensor rsub.Scalar"), _rsub),
+    **dict.fromkeys(ops("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
+    **dict.fromkeys(ops("sum.default sum.dim_IntList prod.dim_int"), _sum),
     aten.mean.default: lambda x, *, dtype=None: _mean(x, dtype=dtype),
     aten.mean.dim: _mean,
-    aten.amax.default: _extreme,
-    aten.amin.default: _extreme,
-    aten.max.default: _extreme,
-    aten.min.default: _extreme,
-    aten.max.dim: _extreme_and_position,
-    aten.min.dim: _extreme_and_position,
-    aten.any.default: _truth,
-    aten.any.dim: _truth,
-    aten.all.default: _truth,
-    aten.all.dim: _truth,
-    aten.argmax.default: _position,
-    aten.argmin.default: _position,
-    aten.var.correction: _variance,
-    aten.std.correction: _variance,
+    **dict.fromkeys(ops("amax.default amin.default max.default min.default"), _extreme),
+    **dict.fromkeys(ops("max.dim min.dim"), _extreme_and_position),
+    **dict.fromkeys(ops("any.default any.dim all.default all.dim"), _truth),
+    **dict.fromkeys(ops("argmax.default argmin.default"), _position),
+    **dict.fromkeys(ops("var.correction std.correction"), _variance),
     aten.var_mean.correction: _variance_and_mean,
-    aten._softmax.default: _softmax,
-    aten._log_softmax.default: _softmax,
+    **dict.fromkeys(ops("_softmax.default _log_softmax.default"), _softmax),
     aten._safe_softmax.default: lambda x, dim, dtype=None: _softmax(x, dim, dtype is not None),
     aten.cumsum.default: _cumulative,
     aten.topk.default: _topk,
@@ -679,8 +661,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.cat.default: _cat,
     aten.gather.default: _gather,
     aten.index_select.default: _index_select,
-    aten.index.Tensor: _index,
-    aten._unsafe_index.Tensor: _index,
+    **dict.fromkeys(ops("index.Tensor _unsafe_index.Tensor"), _index),
     aten.constant_pad_nd.default: _pad,
     aten.repeat.default: _repeat,
     aten.stack.default: _stack,
@@ -691,23 +672,18 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.mse_loss.default: _loss,
     aten.native_batch_norm.default: _batch_norm,
     aten._adaptive_avg_pool2d.default: _adaptive_pool,
-    aten.upsample_nearest2d.default: _upsample,
-    aten.upsample_bilinear2d.default: _upsample,
-    aten.upsample_bicubic2d.default: _upsample,
+    **dict.fromkeys(
+        ops("upsample_nearest2d.default upsample_bilinear2d.default upsample_bicubic2d.default"), _upsample
+    ),
     aten.prod.default: lambda x, *, dtype=None: _sum(x, dtype=dtype),
-    aten.prod.dim_int: _sum,
-    aten.tril.default: _triangle,
-    aten.triu.default: _triangle,
-    aten.flip.default: _like_first,
-    aten.roll.default: _like_first,
+    **dict.fromkeys(ops("tril.default triu.default"), _triangle),
+    **dict.fromkeys(
+        ops("flip.default roll.default index_put.default scatter.value scatter.src bernoulli.default bernoulli.p"),
+        _like_first,
+    ),
     aten.slice_scatter.default: _part_written(aten.slice.Tensor),
     aten.select_scatter.default: _part_written(aten.select.int),
     aten.diagonal_scatter.default: _part_written(aten.diagonal.default),
-    aten.index_put.default: _like_first,
-    aten.scatter.value: _like_first,
-    aten.scatter.src: _like_first,
-    aten.bernoulli.default: _like_first,
-    aten.bernoulli.p: _like_first,
     # Its kernel makes a contiguous result of any exponent.
     aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.
@@ -716,19 +692,13 @@ RULES: dict[Any, Callable[..., Any]] = {
 }
 """Op -> rule of its arguments, for ops that have one of their own."""
 
-
 _IMAGE_PADS = (aten.reflection_pad2d, aten.reflection_pad3d, aten.replication_pad2d, aten.replication_pad3d)
 LAYOUTS: dict[Any, Callable[..., Shape]] = {
     **{pad.default: lambda shape, x, *_: _laid_out_as(x, shape).strides or contiguous(shape) for pad in _IMAGE_PADS},
-    **{
-        op: lambda shape, *_: contiguous(shape)
-        for op in (
-            aten.nonzero_static.default,
-            aten.normal.Tensor_Tensor,
-            aten.normal.Tensor_float,
-            aten.normal.float_Tensor,
-        )
-    },
+    **dict.fromkeys(
+        ops("nonzero_static.default normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor"),
+        lambda shape, *_: contiguous(shape),
+    ),
     **dict.fromkeys((aten.complex.default, aten.polar.default), lambda shape, *parts: elementwise(parts)[1]),
     aten.index_fill.int_Scalar: lambda shape, x, *_: dense_strides(x),
     aten.angle.default: lambda shape, x: contiguous(shape) if x.is_complex() else dense_strides(x),
