@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, total
 from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
@@ -80,20 +80,49 @@ def _iota(lw: Lowering, _length: int, *, start: int, step: int, **_kwargs: Any) 
 
 @_rule(aten.cat.default)
 def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    """Each part is stored in its slice of the result, by its producer if it is a formula."""
+    """Each part is stored in its slice of the result, by its producer if it is a formula; or few are read where the
+    result is, each under a mask."""
     val = lw.node.meta["val"]
     shape, strides = shape_of(val), strides_of(val)
     d = dim % len(shape)
     # Eager ignores empty vectors among tensors of more dimensions.
     parts = [t for t in tensors if t.rank == len(shape)]
     dtype = _out(lw)
-    name = lw.buffer(dtype, shape, strides)
     start: Expr = ZERO
+    if lw.target.masks_parts and 1 < len(parts) <= _MASKED:
+        return _masked_parts(lw, [converted(p, dtype) for p in parts], d)
+    name = lw.buffer(dtype, shape, strides)
     for part in parts:
         ref = Ref(name, part.shape, strides, start * strides[d])
         lw.store(converted(part, dtype), ref)
         start = start + part.shape[d]
     return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
+
+
+_MASKED = 4
+"""Parts up to which a concatenation is read in place of being stored, where launches cost more than masks."""
+
+
+def _masked_parts(lw: Lowering, parts: list[TensorValue], d: int) -> TensorValue:
+    for part in parts:
+        lw.reread(part)
+
+    def formula(index: tuple[Expr, ...]) -> Value:
+        result: Value | None = None
+        high = total(p.shape[d] for p in parts)
+        for part in reversed(parts):
+            low = high - part.shape[d]
+            inside = _within(index[d], low, high, shape[d])
+            value = masked(inside, part.at((*index[:d], index[d] - low, *index[d + 1 :])), 0)
+            result = (
+                value if result is None else where(op("lt", index_value(index[d]), index_value(high)), value, result)
+            )
+            high = low
+        assert result is not None
+        return result
+
+    shape = shape_of(lw.node.meta["val"])
+    return lw.formula(formula, sum(p.cost for p in parts) + 3 * len(parts))
 
 
 def converted(x: TensorValue, dtype: str) -> TensorValue:
