@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
 from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, end_of, place_of, rules, shape_of, strides_of
+from firebrick.lower.cuda_parts import MASKED, masked_parts, within
 from firebrick.lower.pointwise import float_value
 from firebrick.lower.tensors import TensorValue
 
@@ -80,8 +81,7 @@ def _iota(lw: Lowering, _length: int, *, start: int, step: int, **_kwargs: Any) 
 
 @_rule(aten.cat.default)
 def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    """Each part is stored in its slice of the result, by its producer if it is a formula; or few are read where the
-    result is, each under a mask."""
+    """Each part is stored in its slice of the result, by its producer if it is a formula."""
     val = lw.node.meta["val"]
     shape, strides = shape_of(val), strides_of(val)
     d = dim % len(shape)
@@ -89,40 +89,14 @@ def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorVa
     parts = [t for t in tensors if t.rank == len(shape)]
     dtype = _out(lw)
     start: Expr = ZERO
-    if lw.target.masks_parts and 1 < len(parts) <= _MASKED:
-        return _masked_parts(lw, [converted(p, dtype) for p in parts], d)
+    if lw.target.masks_parts and 1 < len(parts) <= MASKED:
+        return masked_parts(lw, [converted(p, dtype) for p in parts], d)
     name = lw.buffer(dtype, shape, strides)
     for part in parts:
         ref = Ref(name, part.shape, strides, start * strides[d])
         lw.store(converted(part, dtype), ref)
         start = start + part.shape[d]
     return TensorValue(shape, dtype, strides, ref=Ref(name, shape, strides, ZERO))
-
-
-_MASKED = 4
-"""Parts up to which a concatenation is read in place of being stored, where launches cost more than masks."""
-
-
-def _masked_parts(lw: Lowering, parts: list[TensorValue], d: int) -> TensorValue:
-    for part in parts:
-        lw.reread(part)
-
-    def formula(index: tuple[Expr, ...]) -> Value:
-        result: Value | None = None
-        high = total(p.shape[d] for p in parts)
-        for part in reversed(parts):
-            low = high - part.shape[d]
-            inside = _within(index[d], low, high, shape[d])
-            value = masked(inside, part.at((*index[:d], index[d] - low, *index[d + 1 :])), 0)
-            result = (
-                value if result is None else where(op("lt", index_value(index[d]), index_value(high)), value, result)
-            )
-            high = low
-        assert result is not None
-        return result
-
-    shape = shape_of(lw.node.meta["val"])
-    return lw.formula(formula, sum(p.cost for p in parts) + 3 * len(parts))
 
 
 def converted(x: TensorValue, dtype: str) -> TensorValue:
@@ -147,18 +121,6 @@ def _repeat(lw: Lowering, x: TensorValue, repeats: Sequence[int]) -> TensorValue
 # ---------------------------------------------------------------- parts of tensors
 
 
-def _within(i: Expr, low: Expr, high: Expr, size: Expr) -> Value:
-    """Whether low <= i < high, where 0 <= i < size is known."""
-    conditions = []
-    if low is not ZERO:
-        conditions.append(op("ge", index_value(i), index_value(low)))
-    if high is not size:
-        conditions.append(op("lt", index_value(i), index_value(high)))
-    if not conditions:
-        return TRUE
-    return conditions[0] if len(conditions) == 1 else op("and", *conditions)
-
-
 @_rule(aten.constant_pad_nd.default)
 def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) -> TensorValue:
     shape = shape_of(lw.node.meta["val"])
@@ -170,7 +132,7 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) ->
         cond: Value = TRUE
         at = []
         for i, low, n, size in zip(index, before, x.shape, shape, strict=True):
-            cond = op("and", cond, _within(i, as_expr(max(low, 0)), n + low, size))
+            cond = op("and", cond, within(i, as_expr(max(low, 0)), n + low, size))
             at.append(i - low)
         return masked(cond, x.at(tuple(at)), value)
 
@@ -200,7 +162,7 @@ def _slice_scatter(
 
     def formula(index: tuple[Expr, ...]) -> Value:
         i = index[d]
-        cond = _within(i, first, last, as_expr(size))
+        cond = within(i, first, last, as_expr(size))
         if step != 1:
             cond = op("and", cond, op("eq", index_value((i - first) % step), constant(0, "i64")))
         at = (*index[:d], (i - first) // step, *index[d + 1 :])
