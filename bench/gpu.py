@@ -17,12 +17,17 @@ import torch
 import firebrick
 
 MODELS = ("bert", "gpt2", "llama", "resnet50", "mobilenet", "vit", "convnext")
+SEGMENTERS = ("segformer", "beit", "owlvit", "detr", "detr101", "conditional_detr", "maskformer", "mask2former")
+"""Models of the talk on torch.compile that are not among the former."""
 CONTENDERS = ("eager", "ours", "ours-steps", "ours-always", "default", "reduce-overhead", "max-autotune")
 OURS = {"ours": {}, "ours-steps": {"options": {"graphs": False}}, "ours-always": {"mode": "reduce-overhead"}}
 
 
 def build(name: str, batch: int):
     """A model of random weights and its arguments."""
+    if name in SEGMENTERS:
+        torch.manual_seed(0)
+        return segmenter(name), torch.randn(batch, 3, 768, 768).half() if name == "owlvit" else images_of(batch)
     import torchvision.models as vision
     import transformers as text
 
@@ -34,7 +39,7 @@ def build(name: str, batch: int):
         "convnext": vision.convnext_tiny,
     }
     if name in images:
-        return images[name](), torch.randn(batch, 3, 224, 224).half()
+        return images[name](), images_of(batch)
     model = {
         "bert": lambda: text.BertModel(text.BertConfig()),
         "gpt2": lambda: text.GPT2LMHeadModel(text.GPT2Config(use_cache=False)),
@@ -49,6 +54,42 @@ def build(name: str, batch: int):
         ),
     }[name]()
     return model, torch.randint(0, 30_000, (batch, 128))
+
+
+def images_of(batch: int) -> torch.Tensor:
+    """Images of 224 x 224 pixels."""
+    return torch.randn(batch, 3, 224, 224).half()
+
+
+def segmenter(name: str) -> torch.nn.Module:
+    """A model that finds objects or says what each pixel is, of its configuration's own size."""
+    import transformers as models
+
+    def resnet(*depths: int):
+        return {
+            "backbone_config": models.ResNetConfig(depths=depths, out_features=["stage4"]),
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone": None,
+        }
+
+    swin = {"out_features": ["stage1", "stage2", "stage3", "stage4"]}
+    return {
+        "segformer": lambda: models.SegformerForSemanticSegmentation(models.SegformerConfig()),
+        "beit": lambda: models.BeitModel(models.BeitConfig()),
+        "owlvit": lambda: models.OwlViTVisionModel(models.OwlViTVisionConfig()),
+        "detr": lambda: models.DetrForObjectDetection(models.DetrConfig(**resnet(3, 4, 6, 3))),
+        "detr101": lambda: models.DetrForObjectDetection(models.DetrConfig(**resnet(3, 4, 23, 3))),
+        "conditional_detr": lambda: models.ConditionalDetrForObjectDetection(
+            models.ConditionalDetrConfig(**resnet(3, 4, 6, 3))
+        ),
+        "maskformer": lambda: models.MaskFormerForInstanceSegmentation(
+            models.MaskFormerConfig(backbone_config=models.SwinConfig(**swin))
+        ),
+        "mask2former": lambda: models.Mask2FormerForUniversalSegmentation(
+            models.Mask2FormerConfig(backbone_config=models.SwinConfig(**swin))
+        ),
+    }[name]()
 
 
 def first(results) -> torch.Tensor:
@@ -157,7 +198,7 @@ def measure(name: str, batch: int, contender: str, together: bool) -> None:
 def main() -> None:
     """Measure, each in a process."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS + SEGMENTERS)
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 32))
     parser.add_argument("--contenders", nargs="+", default=CONTENDERS[:-1], choices=CONTENDERS)
     parser.add_argument("--here", action="store_true", help="in this process")

@@ -75,9 +75,13 @@ def f(x):
     return y * len(text)
 """,
     "unsupported-instruction": """
+class Base:
+    def __init_subclass__(cls):
+        pass
+
 def f(x):
     y = x + 1
-    class Local:  # here
+    class Local(Base):  # here
         scale = 2
     return y * Local.scale
 """,
@@ -203,8 +207,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`set_multithreading_enabled`", "unsupported-call", "it is a mode of the engine, not of the graph", "with torch.autograd.set_multithreading_enabled(False):\n    y = x + 1"),
     ("`torch.autograd.functional`", "unsupported-call", "it runs the engine inside of the graph", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
     ("arithmetic or text with `id()` or `hash()` of new objects and tensors", "unsupported-call", "each call makes another object", "y = x + 1\nz = id(y) % 16"),
-    ("`class` statements", "unsupported-instruction", "each call makes a class of its own, which Python does", "class Local:\n    pass\ny = x"),
-    ("`type(name, bases, dict)` with bases", "unsupported-instruction", "each call makes a class of its own, which Python does", "y = type('A', (ValueError,), {})"),
+    ("`class` statements and `type(name, bases, dict)`, where the program's own `__init_subclass__`, `__set_name__` or metaclass sees the class being made, or it holds a descriptor", "unsupported-instruction", "each call makes a class of its own, which such code is told of", "class Meta(type):\n    def __new__(*args):\n        return type.__new__(*args)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
     ("`exec`, `globals()`", "unsupported-call", RUN, "y = globals()"),
     ("`sys._getframe`, `inspect.stack`", "unsupported-call", "the compiled code has other frames", "import sys\ny = sys._getframe().f_lineno"),
     ("locks", "unsupported-call", RUN, "import threading\nlock = threading.Lock()\ny = lock.acquire()"),
@@ -213,7 +216,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`bytearray`, `Decimal`", "unsupported-call", "objects of C code that no rule describes", "y = bytearray(b'a')"),
     ("`warnings.catch_warnings(record=True)`", "unsupported-call", "what is said is said behind the graph", "import warnings\nwith warnings.catch_warnings(record=True):\n    y = x"),
     ("a method or property of a class that is set", "unsupported-attribute", "it changes what captured code has called", "torch.nn.Module.firebrick_mark = lambda self: 1\ny = x"),
-    ("a TorchFunctionMode that is entered inside", "unsupported-call", "it sees each call of a function when it is made", "from torch.overrides import TorchFunctionMode\nwith TorchFunctionMode():\n    y = x + 1"),
+    ("under a TorchFunctionMode: tensors of other classes, arrays, contexts but those of gradients, and what reads data", "unsupported-call", "what such a mode sees of it is not known", "from torch.overrides import BaseTorchFunctionMode\nwith BaseTorchFunctionMode():\n    y = x.numpy() + 1"),
     ("a TorchDispatchMode that is entered inside", "unsupported-call", "it sees operators, which the graph has not yet", "from torch.utils._python_dispatch import TorchDispatchMode\nwith TorchDispatchMode():\n    y = x + 1"),
 ]  # fmt: skip
 """Kinds of code that end a graph: the code, the break, why, and statements that do so, given a tensor x of 3."""

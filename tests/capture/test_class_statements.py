@@ -1,13 +1,18 @@
-"""`class` statements in captured functions: Python runs them, in order and once; what is around them is captured."""
+"""`class` statements in captured functions: captured with what is done with the class, and made anew where it leaves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import abc
+import enum
+import functools
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
-from compiling import check
+from compiling import assert_same, check, check_change
+
+import firebrick
 
 
 def method_and_attribute(x: Any) -> Any:
@@ -114,20 +119,293 @@ def in_a_loop(x: Any) -> Any:
     return results, (x * 2).sum()
 
 
+def descriptors_and_operators(x: Any) -> Any:
+    class Box:
+        items: ClassVar[list[Any]] = []
+        kept = x * 2
+        __slots__ = ("held",)
+
+        def __init__(self, held: Any) -> None:
+            self.held = held
+            self.items.append(held)
+
+        @property
+        def double(self) -> Any:
+            return self.held * 2
+
+        @double.setter
+        def double(self, value: Any) -> None:
+            self.held = value / 2
+
+        @staticmethod
+        def plus(value: Any) -> Any:
+            return value + 1
+
+        @classmethod
+        def of(cls, value: Any) -> Any:
+            return cls(value)
+
+        def __add__(self, other: Any) -> Any:
+            return Box(self.held + other.held)
+
+        def __call__(self, value: Any) -> Any:
+            return self.held * value
+
+    first = Box.of(x)
+    first.double = x * 6
+    both = first + Box(x)
+    with pytest.raises(AttributeError) as caught:
+        first.other = 1
+    return first.double, both(2), Box.plus(x), len(Box.items), Box.kept, isinstance(both, Box), str(caught.value)
+
+
+def abstract(x: Any) -> Any:
+    class Base(abc.ABC):
+        @abc.abstractmethod
+        def get(self) -> Any: ...
+
+    class Derived(Base):
+        def get(self) -> Any:
+            return x + 1
+
+    try:
+        Base()  # type: ignore[abstract]
+    except TypeError as error:
+        return Derived().get(), str(error)
+    return x
+
+
+def exception_class(x: Any) -> Any:
+    class Wrong(ValueError):
+        def __init__(self, value: Any) -> None:
+            super().__init__("wrong")
+            self.value = value
+
+    try:
+        raise Wrong(x)
+    except Wrong as error:
+        return error.value + 1, str(error), isinstance(error, ValueError)
+
+
+def fields(x: Any) -> Any:
+    @dataclass(frozen=True, order=True)
+    class Row:
+        number: int
+        seen: list[int] = field(default_factory=list)
+        value: Any = x
+
+        def __post_init__(self) -> None:
+            self.seen.append(self.number)
+
+    first, second = Row(1), Row(2, [5])
+    shown = repr(Row(1, [], 3)), asdict(Row(1, [], 2)), replace(second, number=3).number
+    return first.seen, second.seen, first.value + 1, first < second, first == Row(1), shown
+
+
+def enumeration(x: Any) -> Any:
+    class Kind(enum.Enum):
+        FIRST = enum.auto()
+        SECOND = enum.auto()
+
+        def times(self, value: Any) -> Any:
+            return value * self.value
+
+    class Flags(enum.IntFlag):
+        A = 1
+        B = 2
+
+    names = [kind.name for kind in Kind]
+    return Kind.SECOND.times(x), names, Kind(1) is Kind.FIRST, (Flags.A | Flags.B).value, Kind["SECOND"].value
+
+
+def named_tuple(x: Any) -> Any:
+    class Pair(NamedTuple):
+        first: Any
+        second: int = 3
+
+        def product(self) -> Any:
+            return self.first * self.second
+
+    pair = Pair(x)
+    return pair.product(), list(pair), pair._replace(second=1).second
+
+
+def ordering(x: Any) -> Any:
+    @functools.total_ordering
+    class Number:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __eq__(self, other: Any) -> bool:
+            return bool(self.value == other.value)
+
+        def __lt__(self, other: Any) -> bool:
+            return bool(self.value < other.value)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    return x + 1, Number(1) <= Number(2), Number(3) > Number(2), sorted([Number(2), Number(1)])[0].value
+
+
+def layer(x: Any) -> Any:
+    class Layer(torch.nn.Module):
+        def __init__(self, scale: int) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, value: Any) -> Any:
+            return value * self.scale
+
+    return torch.nn.Sequential(Layer(2), Layer(3))(x)
+
+
+def names_of_the_function(x: Any) -> Any:
+    scale = 3
+
+    class Local:
+        larger = scale + 1
+        rows = [*range(scale)]
+        gone = 1
+        del gone
+
+        def get(self) -> Any:
+            return scale
+
+    Local.count = 1  # type: ignore[attr-defined]
+    Local.count += Local.larger  # type: ignore[attr-defined]
+    return x * Local.larger + Local().get(), Local.rows, hasattr(Local, "gone"), Local.count  # type: ignore[attr-defined]
+
+
+def by_calls(x: Any) -> Any:
+    made = type(
+        "Made", (), {"__init__": lambda self, a: setattr(self, "a", a), "twice": lambda self: self.a * 2, "k": x}
+    )
+    derived = type("Derived", (made,), {"one": 1})
+    return derived(x).twice() + derived.k, made.__name__, made.__module__, derived.__mro__[1] is made
+
+
 @pytest.mark.parametrize(
     "function",
     [
-        method_and_attribute,
-        variables_from_outside,
-        exception_in_the_body,
-        decorated,
-        metaclass_and_super,
-        under_a_mode,
-        nonlocal_in_the_body,
-        in_a_loop,
+        *(method_and_attribute, variables_from_outside, decorated, metaclass_and_super),
+        *(under_a_mode, nonlocal_in_the_body, in_a_loop, abstract, exception_class, fields),
+        *(enumeration, named_tuple, ordering, layer, names_of_the_function, by_calls),
     ],
 )
-def test_programs(function: Any) -> None:
-    compiled = check(function, torch.tensor([1.0, -2.0, 0.5]), graphs=None, breaks=None, calls=3)
-    assert "unsupported-instruction" in compiled.breaks
-    assert compiled.ops  # what is around the statement is captured
+def test_one_graph(function: Any) -> None:
+    check(function, torch.tensor([1.0, -2.0, 0.5]), calls=3)
+
+
+def test_an_exception_in_the_body() -> None:
+    check(exception_in_the_body, torch.tensor([1.0, -2.0, 0.5]), graphs=None, breaks=None, calls=3)
+
+
+def leaves(x: Any) -> Any:
+    class Base:
+        def __init__(self) -> None:
+            self.value = 1
+
+        def get(self, value: Any) -> Any:
+            return __class__.__name__, value + self.value  # type: ignore[name-defined]
+
+    @dataclass
+    class Derived(Base):
+        scale: int = 2
+        kept = x + 1
+
+        @property
+        def double(self) -> Any:
+            return self.scale * 2
+
+        def get(self, value: Any) -> Any:
+            name, value = super().get(value * self.scale)
+            return name, value + Base().value + Derived.kept
+
+    class Kind(enum.Enum):
+        ONE = 1
+
+    Base.added = x * 2  # type: ignore[attr-defined]
+    made = Derived()
+    Base.__init__(made)
+    return made, Base, Kind.ONE, made.get(x)
+
+
+def test_what_leaves_is_of_a_class_of_its_own() -> None:
+    compiled, x = firebrick.compile(leaves, fullgraph=True), torch.tensor([1.0, -2.0])
+    (made, base, kind, got), (other, _, second, _) = compiled(x), compiled(x)
+    want, _, _, expected = leaves(x)
+    assert_same(got, expected)
+    assert_same(made.get(x * 3), want.get(x * 3))
+    assert_same(base.added, x * 2)
+    assert type(made) is not type(other)
+    assert type(kind) is not type(second)
+    assert type(made).__mro__[1] is base
+    assert (repr(made), made.double, type(made).__qualname__, type(made).__module__) == (
+        repr(want),
+        want.double,
+        type(want).__qualname__,
+        type(want).__module__,
+    )
+    assert (kind.name, kind.value, type(kind)(1) is kind) == ("ONE", 1, True)
+
+
+SEEN: list[str] = []
+
+
+class Told:
+    def __init_subclass__(cls) -> None:
+        SEEN.append(cls.__name__)
+
+
+class Named:
+    def __set_name__(self, owner: Any, name: str) -> None:
+        SEEN.append(name)
+
+
+class Meta(type):
+    def __new__(cls, *args: Any) -> Any:
+        SEEN.append(args[0])
+        return super().__new__(cls, *args)
+
+
+def seen_by_a_base(x: Any) -> Any:
+    class Local(Told):
+        scale = 2
+
+    return x * Local.scale
+
+
+def seen_by_an_entry(x: Any) -> Any:
+    class Local:
+        name = Named()
+
+    return x * 2, type(Local.name).__name__
+
+
+def seen_by_a_metaclass(x: Any) -> Any:
+    class Local(metaclass=Meta):
+        scale = 2
+
+    return x * Local.scale
+
+
+@pytest.mark.parametrize("function", [seen_by_a_base, seen_by_an_entry, seen_by_a_metaclass, descriptors_and_operators])
+def test_what_sees_a_class_being_made_sees_it_once(function: Any) -> None:
+    SEEN.clear()
+    check(function, torch.tensor([1.0, -2.0, 0.5]), graphs=None, breaks=None, calls=2)
+    assert len(SEEN) in (0, 4)
+
+
+def base_that_changes(x: Any) -> Any:
+    class Local(Changing):
+        pass
+
+    return x * Local().scale
+
+
+class Changing:
+    scale = 2
+
+
+def test_bases_from_outside_are_guarded() -> None:
+    check_change(base_that_changes, lambda: setattr(Changing, "scale", 3), torch.ones(2))

@@ -325,7 +325,7 @@ _ROWS = [
     (leaves_by_option, 1, 1),
     (data_of_a_parameter, 1, 0),
     (parameter_of_a_view, 2, 1),
-    (parameter_of_an_argument, 2, 1),
+    (parameter_of_an_argument, 1, 0),
     (parameter_of_a_parameter, 2, 1),
     (network_made, 1, 1),
     (leaf_detached, 1, 0),

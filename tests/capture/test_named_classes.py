@@ -240,7 +240,7 @@ def class_attributes_written(x):
     return y
 
 
-@row(graphs=1, breaks=1)
+@row()
 def classes_made_by_calls(x):
     Made = type("Made", (Base,), {"factor": 3, "get": lambda self: self.factor})
     return x + Made([]).get(), Made.__name__

@@ -421,7 +421,7 @@ def augmented_assignments(x):
     return y, n, r, same, items is same
 
 
-@row(graphs=1, breaks=1)
+@row()
 def class_statement(x):
     class Local:
         scale = 2
@@ -432,7 +432,7 @@ def class_statement(x):
     return Local().apply(x + 1)
 
 
-@row(graphs=1, breaks=2)
+@row()
 def class_statement_with_bases(x):
     class Base:
         def apply(self, y):

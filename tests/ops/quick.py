@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from tests.fuzz.__main__ import is_lost
 from tests.ops.cases import DTYPES, Case, cases, operators
-from tests.ops.compare import TOLERANCE, UNINITIALIZED, UNWRITTEN_RESULTS, Outcome, check
+from tests.ops.compare import TOLERANCE, UNINITIALIZED, UNWRITTEN_RESULTS, Outcome, check, is_unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,11 +37,22 @@ def batches(dtype: torch.dtype, samples: int, part: tuple[int, int] = (0, 1)) ->
     for name, op in sorted(operators().items())[part[0] :: part[1]]:
         if name in TOLERANCE or name in UNWRITTEN_RESULTS or op.name in UNINITIALIZED:
             continue
-        batch += [dataclasses.replace(c, name=f"{name} {c.name}") for c in cases(op, dtype, 0, samples)]
+        batch += [
+            dataclasses.replace(c, name=f"{name} {c.name}")
+            for c in cases(op, dtype, 0, samples)
+            if not is_unwritten(name, c) and not stops_card(name, c)
+        ]
         if len(batch) >= TOGETHER:
             yield batch
             batch = []
     yield batch
+
+
+def stops_card(name: str, case: Case) -> bool:
+    """Whether eager mode's kernel stops a GPU for the process, or launches what a trace can't look into."""
+    on_cpu = torch.get_default_device().type == "cpu"
+    asserts = name.startswith("nn.functional.embedding") and case.name.startswith("empty")
+    return not on_cpu and (asserts or name.startswith("jiterator"))
 
 
 def report(dtype: str, found: Outcome) -> str:

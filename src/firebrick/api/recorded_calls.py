@@ -104,7 +104,8 @@ class Calls:
 
         def noting(frame: Frame) -> Any:
             if frame.code in self.codes and len(self.noted) < _MOST and self.signature is not None:
-                self._note(frame, self.signature)
+                with torch._C.DisableTorchFunction():  # modes of the program's see nothing of it
+                    self._note(frame, self.signature)
             return callback(frame)
 
         return noting

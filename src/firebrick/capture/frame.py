@@ -275,7 +275,7 @@ class Capture:
                 reason = reason or error
                 if self.config.fullgraph and reason is error and not error.raises():
                     raise error.unsupported() from error
-                error.raises = _unasked
+                error.raises = bool  # nobody asks any more, and nothing is held for it
                 if looks_at_frame(frame.code):
                     raise SkipFrame("a function that looks at the frame's locals is called", always=True) from error
                 if one.is_at_break() and one.abandoned is None:
@@ -598,7 +598,8 @@ class Attempt:
         return last_on_numbers(flow(self.code), root.index, map(_is_number, root.stack), names, self.frame.globals)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
-        stores = self.tracer.effects.load(emitter)
+        stores = self.tracer.effects.load(emitter, self.tracer.function_modes)
+        self.tracer.function_modes = []  # what closes the graph is no call of the program
         cells = {
             name: value
             for name, value in self.root.slots.items()
@@ -752,11 +753,6 @@ class Attempt:
 
 def _place_of(code: CodeType) -> str:
     return f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})"
-
-
-def _unasked() -> bool:
-    """Nobody asks any more, and nothing is held for it."""
-    return False
 
 
 def _captures_too() -> bool:

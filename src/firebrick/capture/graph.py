@@ -87,7 +87,10 @@ class GraphBuilder:
         self.outputs: list[TensorValue] = []
         self.chosen: list[Any] = []  # each one of two tensors, by what data decide
         self.op_count = 0
+        self.new_objects: dict[int, Value] = {} if outer is None else outer.new_objects
+        """Classes that captured code made, and what belongs to them, by identity of what stands in for them."""
         self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
+        self.read_only: set[Any] = set()  # memory that two arguments share
         self.replaced: list[TensorValue] = []  # those whose data were set
         self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
         self.modes_at_start = 0
@@ -254,6 +257,8 @@ class GraphBuilder:
 
     def call(self, interp: Interpreter, op: str, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
         """Add a node and give its result; numbers and None that the call returns become constants."""
+        if interp.tracer.function_modes:  # this is no call of the program, but of a rule
+            raise Break("unsupported-call", f"{_name_of(target)}() under a mode of functions")
         try:
             node_args = tuple([arg.realize().as_argument() for arg in args])
             node_kwargs = {name: arg.realize().as_argument() for name, arg in kwargs.items()}
@@ -344,6 +349,8 @@ class GraphBuilder:
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
         self.written += written
+        if self.read_only.intersection(map(storage_of, written)):
+            raise Break("unsupported-operation", "a tensor that a parameter was made of is written to")
         for fake in filter(is_wrapper, written):
             base: Any = fake
             if any(value is not None and value.obj is not None for value in map(self.known, (fake, base._base))):
@@ -622,6 +629,11 @@ def _is_basic(key: Any) -> bool:
     return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
 
 
+def _moving(tensor: torch.Tensor) -> list[Any]:
+    """The strides of dimensions in which there is more than one place."""
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+
+
 def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether a kernel that writes to one tensor and reads the other finds that they overlap in part."""
     if written is other:
@@ -633,7 +645,7 @@ def _clash(written: torch.Tensor, other: torch.Tensor) -> bool:
         return False  # kernels do not look so close
     begin, end = written.storage_offset(), other.storage_offset()
     if begin == end and written.numel() == other.numel():
-        return written.stride() != other.stride()
+        return _moving(written) != _moving(other)
     return begin < end + other.numel() and end < begin + written.numel()
 
 

@@ -26,6 +26,7 @@ _MOST_SIDES = 8
 _FACTORIES = "rand randn randint rand_like randn_like bernoulli normal uniform exponential native_dropout"
 _OTHERS = """
     mm bmm addmm baddbmm addmv mv dot _scaled_mm convolution convolution_backward cudnn_convolution cat topk sort
+    cudnn_convolution_relu cudnn_convolution_add_relu
     _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
     _scaled_dot_product_cudnn_attention_backward max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d

@@ -8,8 +8,11 @@ what it was.
 from __future__ import annotations
 
 import inspect
+import operator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,8 +94,8 @@ class Effects:
         written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
-    def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
-        """Emit the loads of all new contents; the functions returned emit the stores."""
+    def load(self, emitter: ValueEmitter, modes: Sequence[Value]) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores, and enter modes of functions."""
         for value in self._changed.values():  # what leads to one may change with another
             emitter.load(value)
             emitter.pop()
@@ -103,20 +106,14 @@ class Effects:
             stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
         for function, args, kwargs in self._calls:
             stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
+        for mode in modes:
+            stores.append(_call_store(emitter, torch.overrides._push_mode, emitter.load_to_temp([mode]), {}))
         return stores
 
 
 def _global_store(emitter: ValueEmitter, holder: Any, name: str, temp: str) -> Callable[[], None]:
-    def store() -> None:
-        emitter.load_fast(temp)
-        emitter.load_const(holder)
-        if isinstance(holder, type):
-            emitter.store_attr(name)
-        else:
-            emitter.load_const(name)
-            emitter.store_subscr()
-
-    return store
+    store = setattr if isinstance(holder, type) else operator.setitem
+    return lambda: emitter.run_call(store, holder, name, temps=[temp])
 
 
 def _call_store(emitter: ValueEmitter, function: Any, temp: str, kwargs: dict[str, Value]) -> Callable[[], None]:

@@ -56,6 +56,14 @@ class ValueEmitter(Emitter):
             return
         self._load_cached(id(value), value)
 
+    def load_const(self, value: object) -> None:
+        """Push an object, or what captured code made and it stands in for."""
+        made = self.graph.new_objects.get(id(value))
+        if made is None:
+            super().load_const(value)
+        else:
+            self.load(made)
+
     def _load_cached(self, key: Any, value: Value) -> None:
         temp = self._temps_of.get(key)
         if temp is not None:

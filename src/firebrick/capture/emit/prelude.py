@@ -85,17 +85,9 @@ class Prelude:
         """Emit the calls."""
         for index, call in enumerate(self._calls):
             emitter.load_callable(call.function)
-            for arg in call.args:
+            for arg in (*call.args, *call.kwargs.values()):
                 _load(emitter, arg)
-            if call.kwargs:
-                emitter.build_tuple(len(call.args))
-                for name, arg in call.kwargs.items():
-                    emitter.load_const(name)
-                    _load(emitter, arg)
-                emitter.build_map(len(call.kwargs))
-                emitter.call_unpacked(has_kwargs=True)
-            else:
-                emitter.call(len(call.args))
+            emitter.call(len(call.args), tuple(call.kwargs))
             emitter.store_fast(emitter.made_temp(index))
 
 

@@ -57,9 +57,11 @@ class Tracer:
         self.repeats = Repeats(self)
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
+        self.stand_ins: dict[int, Value] = {}  # what a class made by captured code holds, by identity of what stands in
         self.overrides_off = (
             0 if torch._C._is_torch_function_enabled() else 1
         )  # where `__torch_function__` is not asked
+        self.function_modes: list[Value] = []  # those that captured code has entered, the outermost first
         self.index_by_tensors = 0  # contexts in which an index of one element stays a tensor
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them
@@ -108,10 +110,14 @@ class Tracer:
     def remember(self, obj: Any, value: Value) -> None:
         """Later reads of the same object give the same value."""
         self.objects[id(obj)] = value
+        if isinstance(value, FunctionValue) and value.obj is None:  # the object stands in for a new function
+            self._functions[id(obj)] = value
         self._keep.append(obj)
 
     def read(self, obj: Any, source: s.Source, *, pinned: bool = False) -> Value:
         """The value of an object that is read, to be looked at later."""
+        if id(obj) in self.stand_ins:
+            return self.stand_ins[id(obj)]
         if pinned and type(obj) in LITERAL_TYPES:
             return ConstantValue(obj)
         return LazyValue(self, obj, source, pinned=pinned)
@@ -124,7 +130,8 @@ class Tracer:
             return ConstantValue(obj) if type(obj) is not tuple else TupleValue([self.known(item) for item in obj])
         value = self.objects.get(id(obj))
         if value is not None:
-            self.guards.pin(value)
+            if id(obj) not in self.stand_ins:
+                self.guards.pin(value)
             return value
         if isinstance(obj, types.FunctionType):
             return self.function(obj)
@@ -234,6 +241,8 @@ class Tracer:
 
     def lookup(self, cls: type, name: str) -> tuple[Any, type | None]:
         """What a class finds under a name, as it is, and which class of its bases holds it; guarded."""
+        if id(cls) in self.graph.new_objects:
+            return self._lookup_in_new(cls, name)
         lookup = self._lookups.get((cls, name))
         if lookup is None:
             lookup = self._lookups[cls, name] = class_lookup(cls, name)
@@ -246,6 +255,17 @@ class Tracer:
             if base is lookup[1] or self.effects.global_value(base, name) is not None:
                 return lookup if base is lookup[1] else (_WRITTEN, base)
         return lookup
+
+    def _lookup_in_new(self, cls: type, name: str) -> tuple[Any, type | None]:
+        """The same for a class that captured code made: only in bases of other code may it change."""
+        for base in cls.__mro__:
+            if id(base) not in self.graph.new_objects:
+                entry, owner = self.lookup(base, name)
+                if owner is base:
+                    return entry, owner
+            elif name in vars(base):
+                return vars(base)[name], base
+        return MISSING, None
 
     def _guard_entry(self, cls: type, name: str, entry: Any, owner: type | None) -> None:
         """A class finds the same under a name; data are looked at by those who read them."""
@@ -261,6 +281,8 @@ class Tracer:
 
     def class_value(self, owner: type, name: str, obj: Any) -> Value:
         """A plain attribute of a class."""
+        if id(owner) in self.graph.new_objects:
+            return self.known(obj)
         written = self.effects.global_value(owner, name)
         return written or self.read(
             obj, s.ClassAttr(self.const_source(owner), name), pinned=is_library(owner.__module__)
@@ -342,13 +364,9 @@ class Tracer:
         for key, item in table.items():
             entry = module.fields.get(key) if key in module.changed else None
             if entry is None:
-                entry = self.module_attribute(module, key, item, s.ModuleItem(module.base(self.current), name, key))
+                entry = self.read(item, s.ModuleItem(module.base(self.current), name, key))
             mapping.entries[key] = (ConstantValue(key) if is_literal(key) else self.known(key), entry)
         return mapping
-
-    def module_attribute(self, module: ModuleValue, name: str, obj: Any, source: s.Source) -> Value:
-        """An own attribute, parameter, buffer or submodule of a module."""
-        return self.read(obj, source)
 
     # -- guards that values ask for ----------------------------------------------------
 
@@ -376,7 +394,9 @@ class Tracer:
 
     def guard_no_attribute(self, value: ObjectValue, name: str) -> None:
         """An object has no attribute of its own by a name."""
-        if value.source is not None and not isinstance(value.source, s.Const):
+        if value.is_local():
+            self.guards.lacks_attribute(value.base(self.current), name)
+        elif value.source is not None and not isinstance(value.source, s.Const):
             self.guards.lacks_key(s.InstanceDict(value.source), name)
 
     def guard_attribute_names(self, value: ObjectValue) -> None:

@@ -66,6 +66,7 @@ class Interpreter(Operations):
         self.index = 0
         self.current: Instruction = self.instructions[0]
         self.stack: list[Value] = []
+        self.names: dict[str, Value] = {}  # of the body of a class
         self.keywords: tuple[str, ...] = ()
         self.handled: Value = NONE  # the exception that an `except` block is dealing with
         self.result: Value | None = None
@@ -233,16 +234,12 @@ class Interpreter(Operations):
 
     # -- calls --------------------------------------------------------------------------
 
-    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
-        """Run a Python function symbolically in a frame of its own."""
-        self.tracer.check_inline(function)
+    def _frame(self, function: FunctionValue, slots: dict[str, Value]) -> Interpreter:
         if self.depth >= _MAX_DEPTH:
             raise Break("recursion", function.describe())
-        code = function.code
-        slots = bind_arguments(self, function, args, kwargs)
-        frame = Interpreter(
+        return Interpreter(
             self.tracer,
-            code,
+            function.code,
             function.globals,
             slots,
             parent=self,
@@ -250,6 +247,21 @@ class Interpreter(Operations):
             namespace=self.tracer.namespace(function.globals),
             function=function,
         )
+
+    def run_body(self, function: FunctionValue) -> dict[str, Value]:
+        """Run the body of a class; the names that it has given values."""
+        self.tracer.innermost = frame = self._frame(function, {})
+        try:
+            frame.run()
+        finally:
+            self.tracer.innermost = self
+        return frame.names
+
+    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
+        """Run a Python function symbolically in a frame of its own."""
+        self.tracer.check_inline(function)
+        code = function.code
+        frame = self._frame(function, bind_arguments(self, function, args, kwargs))
         if code.co_flags & _ASYNC:
             raise Break("unsupported-call", f"{function.describe()} is async")
         if code.co_flags & _GENERATOR:

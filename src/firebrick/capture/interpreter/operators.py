@@ -144,7 +144,7 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     if isinstance(value, ArrayValue):
         return value.call_method(interp, method, [], {})
     if isinstance(value, (TensorValue, SubclassValue)):
-        return interp.tracer.graph.call(interp, "call_function", function, (value,), {})
+        return interp.operate(function, value)
     if isinstance(value, ObjectValue) and overriding(interp, value, method) and value.special(interp, method):
         return value.call_method(interp, method, [], {})
     if interp.lookup(value.python_type(), method)[0] is MISSING:
@@ -175,7 +175,7 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
         function = row.in_place if in_place and isinstance(left, TensorValue) else row.function
         if row.symbol in "+-*/":
             left, right = beside(interp, left, right), beside(interp, right, left)
-        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+        return interp.operate(function, left, right)
     if isinstance(left, _OF_DATA) or isinstance(right, _OF_DATA):
         return _of_data(interp, row.symbol, left, right)
     if isinstance(left, NumberValue) or isinstance(right, NumberValue):
@@ -212,7 +212,7 @@ def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Va
     if result is not None:
         return result
     function = row.in_place if in_place and issubclass(left.python_type(), torch.Tensor) else row.function
-    return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+    return interp.operate(function, left, right)
 
 
 def _of_arrays(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
@@ -241,8 +241,6 @@ def _in_place(interp: Interpreter, row: BinaryRow, left: Value, right: Value) ->
     if isinstance(plain, ListValue) and row.symbol == "*":
         interp.tracer.effects.mutated(plain)
         plain.items *= interp.index_of(right)
-        if isinstance(plain, DequeValue):
-            plain.trim(left=True)
         return left
     if isinstance(plain, DictValue) and row.symbol == "|":
         plain.call_method(interp, "update", [right], {})
@@ -368,10 +366,11 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):
         other = right if isinstance(left, TensorValue) else left
-        if symbol in ("==", "!=") and not isinstance(other, (TensorValue, ConstantValue, ScalarValue, HeldValue)):
+        comparable = (TensorValue, ConstantValue, ScalarValue, HeldValue)
+        if symbol in ("==", "!=") and not isinstance(other, comparable) and not interp.tracer.function_modes:
             return ConstantValue(symbol == "!=")
         left, right = beside(interp, left, right), beside(interp, right, left)
-        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+        return interp.operate(function, left, right)
     if isinstance(left, WeakReferenceValue) and isinstance(right, WeakReferenceValue):
         return compare(interp, symbol, left.alive(), right.alive())
     if isinstance(left, AddressValue) and isinstance(right, AddressValue) and symbol in ("==", "!="):
@@ -388,7 +387,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
                 equal = compare(interp, "==", left, right).realize()
                 return ConstantValue(not equal.truth(interp))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
-        return interp.tracer.graph.call(interp, "call_function", function, (left, right), {})
+        return interp.operate(function, left, right)
     if isinstance(left, _OF_DATA) or isinstance(right, _OF_DATA):
         return of_scalars(interp, symbol, left, right)
     if isinstance(left, NumberValue) or isinstance(right, NumberValue):

@@ -94,6 +94,8 @@ def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args
     Raises:
         Break: the call is an operator, whose function torch names otherwise.
     """
+    if interp.tracer.function_modes:
+        raise Break("tensor-subclass", "a tensor of another class under a mode of functions")
     owners: list[ObjectValue] = []
     for value in _overriding((*args, *kwargs.values())):
         if all(value.cls is not other.cls for other in owners):

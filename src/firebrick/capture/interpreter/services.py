@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
+from firebrick.capture.interpreter.function_modes import call_under_modes, seen, surely
 from firebrick.capture.library import arity, known_callables
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
-from firebrick.capture.values.iterator import Cursor, GeneratorValue, IteratorValue
+from firebrick.capture.values.iterator import GeneratorValue, IteratorValue, of_list
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
 from firebrick.capture.values.scalar import is_late, of_python, shown, text_of
@@ -117,9 +118,17 @@ class Operations:
         """`function(*args)`."""
         return function.realize().call(self.interpreter, args, {})
 
+    def operate(self, function: Callable[..., Any], *operands: Value) -> Value:
+        """An operator of the program, one of whose operands is a tensor."""
+        if self.tracer.function_modes:
+            return surely(function, seen(self.interpreter, function, operands, {}))
+        return self.tracer.graph.call(self.interpreter, "call_function", function, operands, {})
+
     def call_known(self, obj: Any, value: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call an object that is known by identity: by its rule, in the graph, inlined or evaluated."""
         interp = self.interpreter
+        if self.tracer.function_modes and (result := call_under_modes(interp, obj, args, kwargs)) is not None:
+            return result
         handler = known_callables.find(obj)
         if handler is not None:
             return handler(interp, *arity.fit(obj, args, kwargs))
@@ -266,8 +275,7 @@ class Operations:
                     self.raise_new(TypeError, f"iter() returned non-iterator of type {result.python_type().__name__!r}")
                 return result
         if type(value) is ListValue:
-            cursor = Cursor(value)
-            return IteratorValue(cursor, type(iter([])), cursor.remake)
+            return of_list(value)
         return IteratorValue(value.iterate(self.interpreter), type(iter(())))
 
     def next_of(self, value: Value) -> Value:
@@ -310,16 +318,16 @@ class Operations:
 
     def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """A stable sort by the user's order."""
-        keyed = [(item if key is None or is_none(key) else self.call(key, item), item) for item in items]
+        interp, plain = self.interpreter, key is None or is_none(key)
 
-        def order(first: tuple[Value, Value], second: tuple[Value, Value]) -> int:
-            for sign, left, right in ((-1, first[0], second[0]), (1, second[0], first[0])):
-                if operators.compare(self.interpreter, "<", left, right).realize().truth(self.interpreter):
-                    return sign
-            return 0
+        class Key:
+            def __init__(self, item: Value) -> None:
+                self.value = item if plain or key is None else interp.call(key, item)
 
-        keyed.sort(key=functools.cmp_to_key(order), reverse=self.flag(reverse, False))
-        return [item for _, item in keyed]
+            def __lt__(self, other: Key) -> bool:
+                return operators.compare(interp, "<", self.value, other.value).realize().truth(interp)
+
+        return sorted(items, key=Key, reverse=self.flag(reverse, False))
 
     # -- text ---------------------------------------------------------------------
 

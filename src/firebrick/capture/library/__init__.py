@@ -3,10 +3,11 @@
 from firebrick.capture.library import (  # noqa: F401
     autograd_functions,
     builtin_functions,
+    class_statements,
     copies,
     inspection,
+    iterators,
     numpy_functions,
-    operator_functions,
     optimizers,
     polyfills,
     random_functions,

@@ -31,6 +31,7 @@ UNDESCRIBED: dict[Any, Any] = {
     # classes and functions
     **dict.fromkeys((bool, builtins.dir, frozenset, set, vars), _OPTIONAL),
     **dict.fromkeys((collections.OrderedDict, dict), _UPDATE),
+    **dict.fromkeys((staticmethod, classmethod), _ONE),
     collections.defaultdict: lambda factory=None, other=(), /, **named: 0,
     collections.deque: lambda iterable=(), maxlen=None: 0,
     builtins.filter: lambda function, iterable, /: 0,

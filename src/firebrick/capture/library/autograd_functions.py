@@ -13,7 +13,7 @@ from firebrick.capture.graph import has_tensor
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.values.constant import NONE
-from firebrick.capture.values.leaf import can_be_leaf, is_fresh, make_leaf
+from firebrick.capture.values.leaf import can_be_leaf, is_fresh, is_untouched, leaf_of, make_leaf
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 
@@ -92,8 +92,11 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     inference = interp.tracer.graph.inference
     if inference.in_region or (made_of(data.fake) is not None and not inference.around):
         raise Break("unsupported-call", "a parameter is made in inference mode, or of a tensor made there")
-    if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start) and is_fresh(interp, data):
-        return make_leaf(interp, torch.nn.Parameter, data)
+    if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start):
+        if is_fresh(interp, data):
+            return make_leaf(interp, torch.nn.Parameter, data)
+        if is_untouched(interp, data):
+            return leaf_of(interp, data)
     detached = data.call_method(interp, "detach", [], {})
     assert isinstance(detached, TensorValue)
     detached.cls = torch.nn.Parameter
@@ -116,6 +119,4 @@ def _tell_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-@handles(torch._C._log_api_usage_once)
-def _nothing(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return NONE
+handles(torch._C._log_api_usage_once)(lambda interp, args, kwargs: NONE)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import builtins
 import collections
 import functools
-import itertools
 import math
+import operator
 import os
+import pathlib
 import sys
 import types
 import warnings
@@ -18,6 +18,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
+from firebrick.capture.library.class_statements import new_class
 from firebrick.capture.library.known_callables import (
     FOLDABLE,
     FOLDABLE_MODULES,
@@ -33,7 +34,7 @@ from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
-from firebrick.capture.values.iterator import Cursor, IteratorValue
+from firebrick.capture.values.iterator import IteratorValue, of_list
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
@@ -44,8 +45,6 @@ from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
@@ -72,6 +71,11 @@ OPAQUE_MODULES.update(
         "torch.profiler", "torch.testing", "torch.storage", "torch._tensor_str", "torch.package",
     }
 )  # fmt: skip
+
+
+@handles_each(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath)
+def _path(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.fold(cls, args, kwargs)
 
 
 # -- kinds --------------------------------------------------------------------------------
@@ -133,10 +137,10 @@ def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(type)
 def _type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 3 and not kwargs:
-        bases = [base.realize().python_type() for base in interp.iterate(args[1])]
-        if not bases or (bases == [type] and args[1].realize().as_constant() == (object,)):
-            return interp.fold(type, args, {}, copied=True)
+    entries = interp.tracer.dict_storage(args[2]) if len(args) == 3 else None
+    if entries is not None:
+        named = {_text(key): item for key, item in entries.whole(interp).values()}
+        return new_class(interp, _text(args[0]), list(interp.iterate(args[1])), kwargs, named)
     if len(args) != 1:
         raise Break("unsupported-instruction", "class definition")
     return interp.tracer.known(args[0].realize().python_type())
@@ -241,18 +245,11 @@ def _generic_change(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-@handles(object.__new__)
-def _object_new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+@handles(*(kind.__new__ for kind in (object, tuple, dict, list, collections.OrderedDict, set)))
+def _new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].realize()
     if not isinstance(cls, ClassValue):
-        raise Break("unsupported-call", "object.__new__()")
-    return cls.blank(interp, [])
-
-
-@handles(tuple.__new__, dict.__new__, list.__new__, collections.OrderedDict.__new__, set.__new__)
-def _container_new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0].realize()
-    assert isinstance(cls, ClassValue)
+        raise Break("unsupported-call", "__new__() of what is no class")
     return cls.blank(interp, args[1:])
 
 
@@ -275,10 +272,8 @@ def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(slots)
 
 
-@handles_each(builtins.__build_class__, globals, compile, input, open)
-def _refused(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if function is builtins.__build_class__:
-        raise Break("unsupported-instruction", "class definition")
+@handles(globals, compile, input, open)
+def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     raise Break("unsupported-call", "a built-in function that looks outside is called")
 
 
@@ -309,81 +304,6 @@ def _next(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise
 
 
-@handles(zip)
-def _zip(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    iterators = [interp.iterator(arg) for arg in args]
-    strict = interp.flag(kwargs.get("strict"), False)
-
-    def items() -> Iterator[Value]:
-        while iterators:
-            row: list[Value] = []
-            for index, iterator in enumerate(iterators):
-                item = interp.next_or_none(iterator)
-                if item is None:
-                    if strict:
-                        _check_strict(interp, iterators, index)
-                    return
-                row.append(item)
-            yield TupleValue(row)
-
-    return IteratorValue(items(), zip, lambda emitter: emitter.load_call(zip, *iterators, strict, keywords=["strict"]))
-
-
-def _check_strict(interp: Interpreter, iterators: list[Value], index: int) -> None:
-    if index:
-        text = f"zip() argument {index + 1} is shorter than argument{'s 1-' if index > 1 else ' '}{index}"
-        interp.raise_new(ValueError, text)
-    for place, iterator in enumerate(iterators[1:], 1):
-        if interp.next_or_none(iterator) is not None:
-            text = f"zip() argument {place + 1} is longer than argument{'s 1-' if place > 1 else ' '}{place}"
-            interp.raise_new(ValueError, text)
-
-
-@handles(enumerate)
-def _enumerate(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    source = interp.iterator(args[0] if args else kwargs["iterable"])
-    start = args[1] if len(args) > 1 else kwargs.get("start")
-    index = 0 if start is None else interp.index_of(start)
-
-    def items() -> Iterator[Value]:
-        nonlocal index
-        while (item := interp.next_or_none(source)) is not None:
-            index += 1
-            yield TupleValue([ConstantValue(index - 1), item])
-
-    return IteratorValue(items(), enumerate, lambda emitter: emitter.load_call(enumerate, source, index))
-
-
-@handles(map)
-def _map(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    function, iterators = args[0].realize(), [interp.iterator(arg) for arg in args[1:]]
-
-    def items() -> Iterator[Value]:
-        while True:
-            row: list[Value] = []
-            for iterator in iterators:
-                item = interp.next_or_none(iterator)
-                if item is None:
-                    return
-                row.append(item)
-            yield function.call(interp, row, {})
-
-    return IteratorValue(items(), map, lambda emitter: emitter.load_call(map, function, *iterators))
-
-
-@handles(filter)
-def _filter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    function, source = args[0].realize(), interp.iterator(args[1])
-    plain = function.python_type() is type(None)
-
-    def items() -> Iterator[Value]:
-        while (item := interp.next_or_none(source)) is not None:
-            if (item if plain else function.call(interp, [item], {})).realize().truth(interp):
-                yield item
-
-    return IteratorValue(items(), filter, lambda emitter: emitter.load_call(filter, function, source))
-
-
 @handles(reversed)
 def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
@@ -395,8 +315,7 @@ def _reversed(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if not hasattr(kind, "__reversed__") and not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
         interp.raise_new(TypeError, f"{kind.__name__!r} object is not reversible")
     if type(value) is ListValue:
-        cursor = Cursor(value, backwards=True)
-        return IteratorValue(cursor, type(reversed([])), cursor.remake)
+        return of_list(value, backwards=True)
     return IteratorValue(iter(list(value.iterate(interp))[::-1]), reversed)
 
 
@@ -536,7 +455,7 @@ def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value, method = args[0].realize(), f"__{function.__name__}__"
     if isinstance(value, TensorValue):
-        return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
+        return interp.operate(function, *args, *kwargs.values())
     if isinstance(value, ArrayValue) or (isinstance(value, ObjectValue) and overriding(interp, value, method)):
         return value.call_method(interp, method, args[1:], kwargs)
     if isinstance(value, NumberValue) and len(args) == 1 and not kwargs:
@@ -602,7 +521,7 @@ def _warn(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-# -- functools and itertools -----------------------------------------------------------------------
+# -- functools -----------------------------------------------------------------------
 
 
 @handles(functools.partial)
@@ -613,24 +532,11 @@ def _partial(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return PartialValue(function, args[1:], kwargs)
 
 
-@handles(itertools.count)
-def _count(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0] if args else kwargs.get("start", ConstantValue(0))
-    step = args[1] if len(args) > 1 else kwargs.get("step", ConstantValue(1))
-
-    def items() -> Iterator[Value]:
-        nonlocal value
-        while True:
-            before, value = value, operators.binary(interp, "+", value, step)
-            yield before
-
-    return IteratorValue(items(), itertools.count, lambda emitter: emitter.load_call(itertools.count, value, step))
-
-
 handles_all(
     {
         id: lambda interp, args, kwargs: _address(id, interp, args[0].realize()),
         hasattr: lambda interp, args, kwargs: ConstantValue(interp.has_attr(args[0], _text(args[1]))),
+        operator.index: lambda interp, args, kwargs: ConstantValue(interp.index_of(args[0])),
         object.__init__: lambda interp, args, kwargs: NONE,
         len: lambda interp, args, kwargs: (
             value.length_value(interp)

@@ -15,7 +15,6 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.guards.sources import BuiltinItem, Namespace, Variables
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     TRANSPARENT,
@@ -24,7 +23,7 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     unwrapped,
 )
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.object import ObjectValue
 
@@ -64,11 +63,8 @@ def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         interp.raise_real(error)
 
 
-@handles_each(
-    *(inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.iscoroutinefunction, inspect.isgeneratorfunction)
-)
-def _asks(test: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return ConstantValue(test(real_callable(args[0])))
+TRANSPARENT.update((inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction))
+TRANSPARENT.update((inspect.iscoroutinefunction, inspect._has_code_flag))  # type: ignore[attr-defined]
 
 
 @handles(dataclasses.fields)
@@ -81,13 +77,6 @@ def _fields(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         interp.raise_real(error)
 
 
-@handles(dataclasses.is_dataclass)
-def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    cls = value.python_type() if isinstance(value, ObjectValue) else getattr(value, "obj", None)
-    return ConstantValue(cls is not None and dataclasses.is_dataclass(cls))
-
-
 @handles_each(
     *(importlib.util.find_spec, importlib.metadata.version, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
@@ -95,15 +84,6 @@ def _is_dataclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 )
 def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(function, args, kwargs)
-
-
-@handles_each(typing.get_origin, typing.get_args)
-def _part_of_alias(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    alias = args[0].realize()
-    if not isinstance(alias, ObjectValue) or type(alias.obj).__module__ != "typing":
-        return interp.fold(function, args, kwargs)
-    interp.tracer.guards.pin(alias)
-    return interp.tracer.known(function(alias.obj))
 
 
 def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -118,28 +98,6 @@ for _form in _FORMS:
     for _kind in type(_form).__mro__:
         if "__getitem__" in vars(_kind):
             handles(vars(_kind)["__getitem__"])(_subscripted)
-
-
-def _single_dispatch(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    if not args:
-        interp.raise_new(TypeError, f"{function.__name__} requires at least 1 positional argument")
-    chosen = function.dispatch(args[0].python_type())
-    entries = inspect.getclosurevars(function.dispatch).nonlocals["registry"]
-    registry = Namespace(f"{function.__name__}.registry", entries)
-    interp.tracer.guards.keys(Variables(registry), tuple(registry.variables))
-    for cls, implementation in registry.variables.items():
-        if implementation is chosen:
-            interp.tracer.guards.identity(BuiltinItem(Variables(registry), cls), chosen)
-    return interp.tracer.known(chosen).call(interp, args, kwargs)
-
-
-_DISPATCHER: Any = functools.singledispatch(lambda value: None)
-CODE_HANDLERS[_DISPATCHER.__code__] = _single_dispatch
-
-
-CODE_HANDLERS[_DISPATCHER.dispatch.__code__] = lambda interp, function, args, kwargs: interp.tracer.known(
-    function(args[0].realize().as_constant())
-)
 
 
 _WRAPPERS: tuple[Any, ...] = (

@@ -3,14 +3,13 @@
 They run inside captured programs, so they are plain Python that the interpreter understands.
 """
 
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204, D103  these functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, D103  these functions stand for untyped library code
 # mypy: ignore-errors
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import math
 import operator
 import sys
@@ -25,7 +24,6 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, replaces
-from firebrick.capture.marks import graph_break
 
 
 @replaces("decorate_with")
@@ -38,9 +36,7 @@ def decorate_with(context, function):
     return wrapped
 
 
-@replaces("as_it_is")
-def as_it_is(function):
-    return function
+replaces("as_it_is")(lambda function: function)
 
 
 @replaces(pytree.map_only)  # whose annotations are evaluated at each call
@@ -55,226 +51,9 @@ def on_arrays(function, /, *args, **kwargs):
     return pytree.tree_map_only(np.ndarray, lambda array: torch.as_tensor(array), function(*args, **kwargs))
 
 
-@replaces(functools.wraps)
-def wraps(wrapped, assigned=functools.WRAPPER_ASSIGNMENTS, updated=functools.WRAPPER_UPDATES):
-    def decorate(wrapper):
-        return update_wrapper(wrapper, wrapped, assigned, updated)
-
-    return decorate
-
-
-@replaces(functools.update_wrapper)
-def update_wrapper(wrapper, wrapped, assigned=functools.WRAPPER_ASSIGNMENTS, updated=functools.WRAPPER_UPDATES):
-    for name in assigned:
-        if hasattr(wrapped, name):
-            setattr(wrapper, name, getattr(wrapped, name))
-    for table in updated:
-        if table != "__dict__":
-            getattr(wrapper, table).update(getattr(wrapped, table, {}))
-            continue
-        for name, item in getattr(wrapped, table, {}).items():
-            setattr(wrapper, name, item)
-    wrapper.__wrapped__ = wrapped
-    return wrapper
-
-
-@replaces(itertools.tee)
-def tee(iterable, n=2):
-    iterator = iter(iterable)
-    waiting = [[] for _ in range(n)]
-
-    def branch(mine):
-        while True:
-            if not mine:
-                try:
-                    item = next(iterator)
-                except StopIteration:
-                    return
-                for other in waiting:
-                    other.append(item)
-            yield mine.pop(0)
-
-    return tuple(branch(mine) for mine in waiting)
-
-
-@replaces(itertools.chain)
-def chain(*iterables):
-    return chain_from_iterable(iterables)
-
-
-@replaces(itertools.chain.from_iterable)
-def chain_from_iterable(iterables):
-    for iterable in iterables:
-        yield from iterable
-
-
-@replaces(itertools.islice)
-def islice(iterable, *args):
-    span = slice(*args)
-    start, stop, step = span.start or 0, span.stop, span.step or 1
-    iterator = iter(iterable)
-    index = 0
-    wanted = start
-    while stop is None or index < stop:
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        if index == wanted:
-            yield item
-            wanted += step
-        index += 1
-
-
-@replaces(itertools.repeat)
-def repeat(item, times=None):
-    if times is None:
-        while True:
-            yield item
-    for _ in range(times):
-        yield item
-
-
-@replaces(itertools.cycle)
-def cycle(iterable):
-    saved = []
-    for item in iterable:
-        yield item
-        saved.append(item)
-    while saved:
-        yield from saved
-
-
-@replaces(itertools.product)
-def product(*iterables, repeat=1):
-    pools = [tuple(pool) for pool in iterables] * repeat
-    result = [[]]
-    for pool in pools:
-        result = [row + [item] for row in result for item in pool]
-    for row in result:
-        yield tuple(row)
-
-
-@replaces(itertools.accumulate)
-def accumulate(iterable, func=operator.add, *, initial=None):
-    iterator = iter(iterable)
-    total = initial
-    if initial is None:
-        try:
-            total = next(iterator)
-        except StopIteration:
-            return
-    yield total
-    for item in iterator:
-        total = func(total, item)
-        yield total
-
-
-@replaces(itertools.starmap)
-def starmap(function, iterable):
-    for args in iterable:
-        yield function(*args)
-
-
-@replaces(itertools.takewhile)
-def takewhile(predicate, iterable):
-    for item in iterable:
-        if not predicate(item):
-            return
-        yield item
-
-
-@replaces(itertools.dropwhile)
-def dropwhile(predicate, iterable):
-    iterator = iter(iterable)
-    for item in iterator:
-        if not predicate(item):
-            yield item
-            break
-    yield from iterator
-
-
-@replaces(itertools.filterfalse)
-def filterfalse(predicate, iterable):
-    for item in iterable:
-        if not (item if predicate is None else predicate(item)):
-            yield item
-
-
-@replaces(itertools.pairwise)
-def pairwise(iterable):
-    iterator = iter(iterable)
-    try:
-        before = next(iterator)
-    except StopIteration:
-        return
-    for item in iterator:
-        yield before, item
-        before = item
-
-
-@replaces(itertools.zip_longest)
-def zip_longest(*iterables, fillvalue=None):
-    lists = [list(iterable) for iterable in iterables]
-    for index in range(max((len(items) for items in lists), default=0)):
-        yield tuple(items[index] if index < len(items) else fillvalue for items in lists)
-
-
-@replaces(itertools.groupby)
-def groupby(iterable, key=None):
-    groups = []
-    for item in iterable:
-        mark = item if key is None else key(item)
-        if groups and groups[-1][0] == mark:
-            groups[-1][1].append(item)
-        else:
-            groups.append((mark, [item]))
-    for mark, items in groups:
-        yield mark, iter(items)
-
-
-def places(function, count, *args):
-    return tuple(function(range(count), *args))
-
-
-places._dynamo_marked_constant = True
-for _selects in (itertools.combinations, itertools.combinations_with_replacement, itertools.permutations):
-
-    @replaces(_selects)
-    def select(iterable, r=None, *, function=_selects):
-        pool = tuple(iterable)
-        for chosen in places(function, len(pool), r):
-            yield tuple(pool[place] for place in chosen)
-
-
-@replaces(itertools.compress)
-def compress(data, selectors):
-    for item, chosen in zip(data, selectors):  # noqa: B905  it stops with the shorter
-        if chosen:
-            yield item
-
-
-if hasattr(itertools, "batched"):
-
-    @replaces(itertools.batched)
-    def batched(iterable, n, *, strict=False):
-        if n < 1:
-            raise ValueError("n must be at least one")
-        row = []
-        for item in iterable:
-            row.append(item)
-            if len(row) == n:
-                yield tuple(row)
-                row = []
-        if row:
-            if strict:
-                raise ValueError("batched(): incomplete batch")
-            yield tuple(row)
-
-
-@replaces("get_of_function")
-def get_of_function(function, owner, cls=None):
-    return function if owner is None else types.MethodType(function, owner)
+replaces("get_of_function")(
+    lambda function, owner, cls=None: function if owner is None else types.MethodType(function, owner)
+)
 
 
 @replaces("until")
@@ -312,61 +91,6 @@ def split_group(error, classes):
     return tuple(items)
 
 
-@replaces("call_hooked_module")
-def call_hooked_module(module, /, *args, **kwargs):
-    return run_hooked(module, [args, kwargs, None], set())
-
-
-def run_hooked(module, state, called):
-    args, kwargs, _ = state
-    for key, hook in (*_GLOBALS._global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
-        if key in module._forward_pre_hooks_with_kwargs:
-            changed = hook(module, args, kwargs)
-            if isinstance(changed, tuple) and len(changed) == 2:
-                args, kwargs = changed
-            elif changed is not None:
-                what = f"a tuple of (new_args, new_kwargs), but got {changed}."
-                raise RuntimeError(f"forward pre-hook must return None or {what}")
-        else:
-            changed = hook(module, args)
-            if changed is not None:
-                args = changed if isinstance(changed, tuple) else (changed,)
-        state[:] = args, kwargs, None
-    state[2] = module.forward(*args, **kwargs)
-    for key, hook in (*_GLOBALS._global_forward_hooks.items(), *module._forward_hooks.items()):
-        called.add(key)
-        if key in module._forward_hooks_with_kwargs or key in _GLOBALS._global_forward_hooks_with_kwargs:
-            changed = hook(module, *state)
-        else:
-            changed = hook(module, args, state[2])
-        if changed is not None:
-            state[2] = changed
-    return state[2]
-
-
-@replaces("always_call_hooks")
-def always_call_hooks(module, /, *args, **kwargs):
-    state, called = [args, kwargs, None], set()
-    try:
-        return run_hooked(module, state, called)
-    except Exception:
-        own = (module._forward_hooks, module._forward_hooks_always_called, module._forward_hooks_with_kwargs)
-        every = (_GLOBALS._global_forward_hooks, _GLOBALS._global_forward_hooks_always_called, ())
-        for hooks, always, with_kwargs in (every, own):
-            for key, hook in hooks.items():
-                if key in always and key not in called:
-                    try:
-                        changed = hook(module, *state) if key in with_kwargs else hook(module, state[0], state[2])
-                    except Exception:  # noqa: BLE001  it is silenced, in torch's words
-                        graph_break()
-                    if changed is not None:
-                        state[2] = changed
-        raise
-
-
-_GLOBALS = torch.nn.modules.module
-
-
 @replaces(torch.nn.Module.to)
 def module_to(module, *args, **kwargs):
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
@@ -377,9 +101,7 @@ def module_to(module, *args, **kwargs):
     return module
 
 
-@replaces(torch.equal)
-def equal(input, other, /):
-    return input.shape == other.shape and bool((input == other).all())
+replaces(torch.equal)(lambda input, other, /: input.shape == other.shape and bool((input == other).all()))
 
 
 @replaces(torch.allclose)
@@ -402,35 +124,6 @@ def istft(input, n_fft, hop_length=None, win_length=None, window=None, center=Tr
     return result
 
 
-@replaces(functools.cmp_to_key)
-def cmp_to_key(mycmp):
-    return lambda obj: _Keyed(mycmp, obj)
-
-
-class _Keyed:
-    """What `functools.cmp_to_key` makes of an item, inlined."""
-
-    __hash__ = None
-
-    def __init__(self, mycmp, obj):
-        self.mycmp, self.obj = mycmp, obj
-
-    def __lt__(self, other):
-        return self.mycmp(self.obj, other.obj) < 0
-
-    def __gt__(self, other):
-        return self.mycmp(self.obj, other.obj) > 0
-
-    def __eq__(self, other):
-        return self.mycmp(self.obj, other.obj) == 0
-
-    def __le__(self, other):
-        return self.mycmp(self.obj, other.obj) <= 0
-
-    def __ge__(self, other):
-        return self.mycmp(self.obj, other.obj) >= 0
-
-
 def in_python(name, blocked):
     """A module of the standard library as it is without its part in C: Python that says what the latter does."""
     spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", importlib.util.find_spec(name).origin)
@@ -450,8 +143,8 @@ def called(kind):
 
 
 _IN_C = {
-    "operator": "attrgetter call concat countOf delitem iconcat indexOf itemgetter length_hint methodcaller",
-    "functools": "reduce",
+    "operator": " ".join(name for name in operator.__all__ if name != "index"),
+    "functools": "cmp_to_key reduce",
     "bisect": "bisect_left bisect_right insort_left insort_right",
     "heapq": "heapify heappop heappush heappushpop heapreplace _heapify_max _heappop_max _heapreplace_max",
     "collections": "_count_elements",
@@ -542,9 +235,9 @@ def flex_attention(
     return out, total / math.log(2), scores.amax(-1) / math.log(2)  # as powers of two, as the kernels of a GPU count
 
 
-@replaces(torch.func.linearize)
-def linearize(func, *primals):
-    return func(*primals), lambda *tangents: torch.func.jvp(func, primals, tangents)[1]
+replaces(torch.func.linearize)(
+    lambda func, *primals: (func(*primals), lambda *tangents: torch.func.jvp(func, primals, tangents)[1])
+)
 
 
 @replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import types
 import warnings
 from functools import partial, reduce
@@ -15,15 +14,18 @@ import torch.fx.traceback
 import torch.jit._trace
 import torch.nn.functional
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.interpreter import operators
+from firebrick.capture.interpreter.function_modes import under_mode
 from firebrick.capture.interpreter.overrides import overridden, overrides_calls
 from firebrick.capture.library.known_callables import (
     FOLDABLE,
     GRAPH_FUNCTIONS,
     GRAPH_TYPES,
+    NAMED,
     TRANSPARENT,
+    TRANSPARENT_MODULES,
     handles,
     handles_all,
     handles_each,
@@ -35,10 +37,10 @@ from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
-from firebrick.capture.values.object import ObjectValue
+from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.scalar import expect, may_be_expected
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
-from firebrick.capture.values.subclass import SubclassValue, as_subclass, default_function, make_subclass
+from firebrick.capture.values.subclass import as_subclass, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ _NOT_IN_GRAPH = frozenset(
         "assert_int_or_pair", "boolean_dispatch", "wraps", "import_module", "lru_cache", "overload", "cast",
         "get_default_dtype", "get_default_device", "is_grad_enabled", "is_inference_mode_enabled", "get_device_module",
         "are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled",
-        "is_warn_always_enabled",
+        "is_warn_always_enabled", "_assert",
         "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype", "get_autocast_cpu_dtype",
         "get_autocast_gpu_dtype", "is_autocast_cache_enabled", "get_deterministic_debug_mode", "sym_int", "sym_float",
         "sym_max", "sym_min", "sym_not", "sym_sum", "sym_sqrt", "sym_ite", "sym_fresh_size", "classproperty",
@@ -80,7 +82,7 @@ _NOT_IN_GRAPH = frozenset(
 def _collect() -> None:
     for namespace in _NAMESPACES:
         for name in dir(namespace):
-            if name in _NOT_IN_GRAPH or name.startswith("__"):
+            if name in _NOT_IN_GRAPH or name.startswith(("__", "_check")):
                 continue
             function = getattr(namespace, name, None)
             if isinstance(function, (types.BuiltinFunctionType, types.FunctionType, types.BuiltinMethodType)) or (
@@ -137,11 +139,19 @@ def _constant(value: Any, *functions: Any) -> None:
         return ConstantValue(value)
 
 
-_constant(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+_constant(True, torch.compiler.is_dynamo_compiling)
 _constant(
     False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.fx._symbolic_trace.is_fx_tracing,
     torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch._C._is_tracing,
 )  # fmt: skip
+
+
+_CALL_IMPL: Any = torch.nn.Module._call_impl
+
+
+@handles(torch.compiler.is_compiling)
+def _is_compiling(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return ConstantValue(interp.code is not _CALL_IMPL.__code__)  # which would call fewer hooks where code raises
 
 
 _constant(0, torch._C._len_torch_dispatch_stack)  # nothing is captured under a mode
@@ -150,8 +160,19 @@ _constant(0, torch._C._len_torch_dispatch_stack)  # nothing is captured under a 
 @handles(*(getattr(torch.overrides, "has_torch_function" + end) for end in ("", "_unary", "_variadic")))
 def _has_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return ConstantValue(
-        any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
+        bool(interp.tracer.function_modes)
+        or any(overrides_calls(value) for arg in args for value in (arg.realize(), *arg.realize().children()))
     )
+
+
+def _handle_torch_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not interp.tracer.function_modes:
+        return overridden(interp, args[0].realize().as_constant(), args[2:], kwargs)
+    kinds = [arg.realize().python_type() for arg in interp.iterate(args[1])]
+    if not {*kinds} <= {torch.Tensor, torch.nn.Parameter}:
+        raise Break("tensor-subclass", "a tensor of another class under a mode of functions")
+    types = TupleValue([interp.tracer.known(kind) for kind in dict.fromkeys(kinds)])
+    return under_mode(interp, [args[0], types, TupleValue(list(args[2:])), DictValue.of(kwargs)])
 
 
 @handles(torch.Size)
@@ -160,30 +181,17 @@ def _size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([ConstantValue(interp.index_of(item)) for item in items], cls=torch.Size)
 
 
-@handles_each(
-    *(torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented),
-    *(torch._assert, torch._check_with),
-)
-def _checks(check: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    at = 1 if check is torch._check_with else 0
-    condition = (args[at] if len(args) > at else kwargs.get("cond", kwargs.get("condition", NONE))).realize()
-    if isinstance(condition, TensorValue) and check is not torch._assert:
-        raise Break("data-dependent-branch", f"{check.__name__}() of a tensor")
-    if may_be_expected(interp, condition):
-        expect(interp, condition)
-        return NONE
-    if condition.truth(interp):
-        return NONE
-    message: Any = args[at + 1] if len(args) > at + 1 else kwargs.get("message")
-    if message is not None and not isinstance(message.realize(), ConstantValue):
-        text = interp.call(message).realize().as_constant()
-        message = ConstantValue(lambda: text)
-    return interp.fold(check, [*args[:at], ConstantValue(False), *(() if message is None else (message,))], {})
+def _expect_true(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """What `torch._check` and its kin ask of their condition."""
+    condition = args[0].realize()
+    if not may_be_expected(interp, condition):
+        return ConstantValue(condition.truth(interp))
+    expect(interp, condition)
+    return ConstantValue(True)
 
 
-@handles(torch._check_is_size)
-def _check_is_size(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.call(interp.tracer.known(torch._check), operators.compare(interp, ">=", args[0], ConstantValue(0)))
+NAMED["torch.fx.experimental.symbolic_shapes", "expect_true"] = _expect_true
+NAMED["torch.fx.experimental.symbolic_shapes", "_advise_is_size"] = lambda interp, function, args, kwargs: NONE
 
 
 _COPIES = (
@@ -260,39 +268,13 @@ def _joined(interp: Interpreter, leaves: list[Value], shape: list[int], kwargs: 
 # -- modes of the thread ---------------------------------------------------------------------------
 
 
-def set_grad_mode(interp: Interpreter, mode: bool) -> None:
+def set_grad_mode(interp: Interpreter, mode: bool) -> Any:
     """Switch gradient recording, for this capture and in the graph."""
     if torch.is_grad_enabled() != mode:
         if mode and interp.tracer.graph.inference.on:
             raise Break("unsupported-call", "gradients are switched on in inference mode")
         torch._C._set_grad_enabled(mode)
         interp.tracer.graph.statement(interp, torch._C._set_grad_enabled, (mode,))
-
-
-def _switch_grad(mode: bool, interp: Interpreter) -> Callable[[Interpreter], None]:
-    before = torch.is_grad_enabled()
-    set_grad_mode(interp, mode)
-    return lambda at: set_grad_mode(at, before)
-
-
-@handles_each(torch.no_grad, torch.enable_grad)
-def _switches_grad(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    context = ContextValue(make, [], partial(_switch_grad, make is torch.enable_grad))
-    return interp.decorate_with(context, args[0]) if args else context
-
-
-@handles(torch.set_grad_enabled)
-def _set_grad_enabled(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    mode = interp.flag(args[0] if args else kwargs["mode"], True)
-    before = torch.is_grad_enabled()
-
-    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
-        set_grad_mode(at, mode)
-        return lambda later: set_grad_mode(later, before)
-
-    context = ContextValue(torch.set_grad_enabled, [ConstantValue(mode)], enter, before)
-    context.leave = enter(interp)
-    return context
 
 
 @handles(torch.inference_mode)
@@ -324,12 +306,8 @@ def _switch_inference(mode: bool, interp: Interpreter) -> Callable[[Interpreter]
     return leave
 
 
-def _set_now(interp: Interpreter, mode: Value) -> Value:
-    set_grad_mode(interp, interp.flag(mode, True))
-    return NONE
-
-
-TRANSPARENT.update((torch.inference_mode.clone, torch.set_grad_enabled.clone))
+TRANSPARENT.add(torch.inference_mode.clone)
+TRANSPARENT_MODULES.update(("torch.autograd.grad_mode", "torch.utils._contextlib"))
 
 
 def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:
@@ -344,12 +322,21 @@ def _no_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.overrides.TorchFunctionMode.__enter__, torch.overrides.TorchFunctionMode.__exit__)
 def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    """Of function modes, one is known: in it, an index of one element that is a tensor stays one."""
-    kind = args[0].realize().python_type()
-    if (kind.__module__, kind.__name__) != ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"):
+    """A mode of the user's is active from here on; in one of torch's an index of one element stays a tensor."""
+    mode, tracer, enters = args[0].realize(), interp.tracer, len(args) == 1
+    kind = mode.python_type()
+    if (kind.__module__, kind.__name__) == ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex"):
+        tracer.index_by_tensors += 1 if enters else -1
+    elif tracer.overrides_off or tracer.graph.outer is not None or kind is DeviceContext:
         raise Break("unsupported-call", f"a mode of functions, {kind.__name__}, is entered or left")
-    interp.tracer.index_by_tensors += 1 if len(args) == 1 else -1
-    return args[0] if len(args) == 1 else NONE
+    elif enters:
+        tracer.function_modes = [*tracer.function_modes, mode]
+        tracer.early.on = False
+    elif tracer.function_modes:
+        tracer.function_modes = tracer.function_modes[:-1]
+    else:
+        raise Break("unsupported-call", f"a mode of functions, {kind.__name__}, that was entered elsewhere is left")
+    return mode if enters else NONE
 
 
 def _count(name: str, interp: Interpreter) -> Callable[[Interpreter], None]:
@@ -374,20 +361,6 @@ for _name in ("equal", "allclose", "istft", "cov", "corrcoef", "kron", "take_alo
     TENSOR_METHODS[_name] = partial(_as_function, getattr(torch, _name))
 
 
-@handles(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
-def _default_function(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    cls, function, types, *rest = args
-    kinds = [item.realize().as_constant() for item in interp.iterate(types)]
-    own = cls.realize().as_constant()
-    if not all(issubclass(own, kind) for kind in kinds):
-        return ConstantValue(NotImplemented)
-    given = list(interp.iterate(rest[0] if rest else kwargs["args"])) if rest or "args" in kwargs else []
-    named = (rest[1] if len(rest) > 1 else kwargs.get("kwargs", NONE)).realize()
-    keys = [] if is_none(named) else interp.iterate(named)
-    keywords = {key.realize().as_constant(): named.get_item(interp, key) for key in keys}
-    return default_function(interp, own, function, given, keywords)
-
-
 @handles_each(torch.autocast, torch.cpu.amp.autocast, torch.cuda.amp.autocast)  # type: ignore[attr-defined]
 def _autocasts(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = told(interp, make, args, kwargs)
@@ -409,9 +382,6 @@ def _enter_autocast(interp: Interpreter, state: tuple[Any, ...]) -> Callable[[In
     return leave
 
 
-_GRAD_MODES = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
-
-
 def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None:
     """Contexts that were made elsewhere, as those of decorators are, and those that an ExitStack enters."""
 
@@ -430,14 +400,7 @@ def _handle_made(cls: Any, enter_of: Any, *, gives_itself: bool = False) -> None
 
     @handles(cls.__exit__)
     def left(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        manager = args[0].realize()
-        for context in reversed(interp.tracer.graph.open_modes):
-            if context is manager or (context.make is _itself and context.args[0] is manager):
-                return context.call_method(interp, "__exit__", args[1:], {})
-        if isinstance(manager, ObjectValue) and cls in _GRAD_MODES:  # entered before a graph break
-            set_grad_mode(interp, interp.flag(manager.get_attr(interp, "prev"), True))
-            return NONE
-        raise Break("unsupported-call", f"a context of {cls.__name__} that was entered elsewhere is left")
+        return _leave(interp, args[0].realize(), cls.__name__)
 
 
 def _made_autocast(interp: Interpreter, manager: Value) -> Any:
@@ -447,10 +410,6 @@ def _made_autocast(interp: Interpreter, manager: Value) -> Any:
 
 
 _handle_made(torch.autocast, _made_autocast, gives_itself=True)
-_handle_made(torch.no_grad, lambda interp, made: partial(_switch_grad, False))
-_handle_made(torch.enable_grad, lambda interp, made: partial(_switch_grad, True))
-
-
 _handle_made(
     torch.inference_mode,
     lambda interp, made: partial(_switch_inference, interp.flag(made.get_attr(interp, "mode"), True)),
@@ -463,6 +422,8 @@ def _itself(manager: Any) -> Any:
 
 def _device_entered(interp: Interpreter, device: Value, args: Args, kwargs: Kwargs) -> Value:
     """The device is entered while the code is captured, so that nodes name it; the graph enters nothing."""
+    if interp.tracer.function_modes:
+        raise Break("unsupported-call", "a device is entered under a mode of functions")
 
     def enter(at: Interpreter) -> Callable[[Interpreter], None]:
         device.as_constant().__enter__()
@@ -472,31 +433,20 @@ def _device_entered(interp: Interpreter, device: Value, args: Args, kwargs: Kwar
     return device
 
 
-def _device_left(interp: Interpreter, device: Value, args: Args, kwargs: Kwargs) -> Value:
+def _leave(interp: Interpreter, manager: Value, name: str) -> Value:
     for context in reversed(interp.tracer.graph.open_modes):
-        if context.make is _itself and context.args[0] is device:
+        if context is manager or (context.make is _itself and context.args[0] is manager):
             return context.call_method(interp, "__exit__", [], {})
-    raise Break("unsupported-call", "a device that was entered elsewhere is left")
+    raise Break("unsupported-call", f"a context of {name} that was entered elsewhere is left")
 
 
 CONSTANT_METHODS[torch.device, "__enter__"] = _device_entered
-CONSTANT_METHODS[torch.device, "__exit__"] = _device_left
+CONSTANT_METHODS[torch.device, "__exit__"] = lambda interp, device, args, kwargs: _leave(interp, device, "a device")
 
 
 _ENTER: Any = torch.amp.autocast_mode._enter_autocast
 _EXIT: Any = torch.amp.autocast_mode._exit_autocast
 
-
-# -- shape arithmetic on plain numbers ------------------------------------------------------------------
-
-for _name, _plain in (
-    ("sym_int", int),
-    ("sym_float", float),
-    ("sym_max", max),
-    ("sym_min", min),
-    ("sym_sqrt", math.sqrt),
-):
-    FOLDABLE[key_of(getattr(torch, _name, getattr(torch, f"_{_name}", _plain)))] = _plain
 
 FOLDABLE.update({key_of(obj): obj for obj in (torch._C._get_privateuse1_backend_name, torch._C._get_accelerator)})
 
@@ -507,9 +457,6 @@ handles_all(
         torch.is_inference: lambda interp, args, kwargs: (
             args[0].realize().call_method(interp, "is_inference", args[1:], kwargs)
         ),
-        torch.is_tensor: lambda interp, args, kwargs: ConstantValue(
-            isinstance(args[0].realize(), (TensorValue, SubclassValue))
-        ),
         torch.as_tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.asarray: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=False),
         torch.tensor: lambda interp, args, kwargs: _new_tensor(interp, args, kwargs, copy=True),
@@ -519,10 +466,10 @@ handles_all(
         torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
             not interp.tracer.overrides_off
         ),
-        torch.overrides.handle_torch_function: lambda interp, args, kwargs: overridden(
-            interp, args[0].realize().as_constant(), args[2:], kwargs
+        torch.overrides.handle_torch_function: _handle_torch_function,
+        torch._C._set_grad_enabled: lambda interp, args, kwargs: (
+            set_grad_mode(interp, interp.flag(args[0], True)) or NONE
         ),
-        torch._C._set_grad_enabled: lambda interp, args, kwargs: _set_now(interp, args[0]),
         torch.Tensor._make_subclass: make_subclass,
         torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
         torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,

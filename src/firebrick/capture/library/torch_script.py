@@ -9,10 +9,17 @@ import torch._jit_internal
 import torch.jit
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.library.known_callables import CODE_HANDLERS, NAMED, handles, replaces, unwrapped
+from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
+    NAMED,
+    TRANSPARENT_MODULES,
+    handles,
+    replaces,
+    unwrapped,
+)
+from firebrick.capture.marks import graph_break
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.capture.values.sequence import SequenceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
@@ -30,38 +37,24 @@ CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is c
 _KINDS = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 
 
-def _old_tensor(interp: Interpreter, dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Value:
-    """`torch.FloatTensor(2, 3)`, of sizes, or `torch.FloatTensor([1.0, 2.0])`, of data."""
-    if kwargs:
-        raise Break("unsupported-call", "an old constructor of tensors is called with names")
-    options: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": ConstantValue(torch.device("cpu"))}
-    first = args[0].realize() if args else None
-    call = interp.tracer.graph.call
-    if isinstance(first, TensorValue) and len(args) == 1:
-        if first.fake.dtype is not dtype or first.fake.device.type != "cpu":
-            raise Break("unsupported-call", "an old constructor of tensors is called with a tensor of another kind")
-        return call(interp, "call_function", torch.ops.aten.alias.default, args, {})
-    if isinstance(first, SequenceValue) and first.python_type() is not torch.Size:
-        if len(args) > 1:
-            raise Break("unsupported-call", "an old constructor of tensors is called with several sequences")
-        return call(interp, "call_function", torch.tensor, args, options)
-    sizes = list(interp.iterate(first)) if isinstance(first, SequenceValue) else [arg.realize() for arg in args]
-    if not all(isinstance(size, ConstantValue) for size in sizes):
-        raise Break("unsupported-call", "an old constructor of tensors is called")
-    shape = TupleValue([*sizes] if args else [ConstantValue(0)])
-    return call(interp, "call_function", torch.empty, [shape], options)
+def _constructs(dtype: torch.dtype | None) -> Any:
+    def old_tensor(*args: Any, device: Any = None) -> Any:
+        """A new tensor of sizes, one of data, or the tensor given."""
+        kind, first = dtype or torch.get_default_dtype(), args[0] if args else 0
+        if isinstance(first, torch.Tensor) and len(args) == 1 and first.dtype is kind and first.device.type == "cpu":
+            return torch.ops.aten.alias(first)
+        if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size) and len(args) == 1:
+            return torch.tensor(first, dtype=kind, device="cpu")
+        if device is not None or not isinstance(first, (int, torch.Size)):
+            graph_break()
+        return torch.empty(first if isinstance(first, torch.Size) else args or 0, dtype=kind, device="cpu")
+
+    return old_tensor
 
 
-def _constructs(cls: Any, dtype: torch.dtype | None) -> None:
-    @handles(cls)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return _old_tensor(interp, dtype or torch.get_default_dtype(), args, kwargs)
-
-
-for _kind in _KINDS:
-    _cls = getattr(torch, f"{_kind}Tensor")
-    _constructs(_cls, _cls.dtype)
-_constructs(torch.Tensor, None)
+TRANSPARENT_MODULES.add(__name__)
+for _cls in (torch.Tensor, *(getattr(torch, f"{kind}Tensor") for kind in _KINDS)):
+    replaces(_cls)(_constructs(None if _cls is torch.Tensor else _cls.dtype))
 
 
 def _type(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:

@@ -53,6 +53,7 @@ class TransformValue(Value):
     """`maker(function, **options)`, made in captured code."""
 
     __slots__ = ("function", "maker", "options")
+    held = ("function", "options")
 
     def __init__(self, maker: Callable[..., Any], function: Value, options: Mapping[str, Value]) -> None:
         super().__init__(None)
@@ -70,10 +71,6 @@ class TransformValue(Value):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """What `functools.wraps` copies."""
         return self.function.realize().get_attr(interp, name)
-
-    def children(self) -> Sequence[Value]:
-        """Function and options."""
-        return (self.function, *self.options.values())
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Transform the function."""

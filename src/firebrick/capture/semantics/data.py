@@ -22,8 +22,11 @@ from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
+    from firebrick.capture.semantics.dispatch import Handler
 
 # -- operators ------------------------------------------------------------------------
 
@@ -57,42 +60,6 @@ def _is_op(interp: Interpreter, at: Instruction) -> None:
 # -- subscripts ------------------------------------------------------------------------
 
 
-@executes("BINARY_SUBSCR")
-def _binary_subscr(interp: Interpreter, at: Instruction) -> None:
-    owner, key = interp.pop_two()
-    interp.push(owner.get_item(interp, key))
-
-
-@executes("STORE_SUBSCR")
-def _store_subscr(interp: Interpreter, at: Instruction) -> None:
-    owner, key = interp.pop_two()
-    owner.set_item(interp, key, interp.pop_raw())
-
-
-@executes("DELETE_SUBSCR")
-def _delete_subscr(interp: Interpreter, at: Instruction) -> None:
-    owner, key = interp.pop_two()
-    owner.del_item(interp, key)
-
-
-@executes("CONTAINS_OP")
-def _contains_op(interp: Interpreter, at: Instruction) -> None:
-    item, container = interp.pop_two()
-    interp.push(ConstantValue(operators.contains(interp, container, item) is not bool(at.arg)))
-
-
-@executes("BINARY_SLICE")
-def _binary_slice(interp: Interpreter, at: Instruction) -> None:
-    stop, start, owner = interp.pop(), interp.pop(), interp.pop()
-    interp.push(owner.get_item(interp, SliceValue(start, stop)))
-
-
-@executes("STORE_SLICE")
-def _store_slice(interp: Interpreter, at: Instruction) -> None:
-    stop, start, owner = interp.pop(), interp.pop(), interp.pop()
-    owner.set_item(interp, SliceValue(start, stop), interp.pop_raw())
-
-
 # -- containers --------------------------------------------------------------------------
 
 
@@ -114,21 +81,9 @@ def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
     interp.push(mapping)
 
 
-@executes("BUILD_SLICE")
-def _build_slice(interp: Interpreter, at: Instruction) -> None:
-    parts = interp.pop_many(at.arg)
-    interp.push(SliceValue(parts[0], parts[1], parts[2] if at.arg == 3 else NONE))
-
-
 def _put(interp: Interpreter, at: Instruction, method: str, item: Value) -> None:
     """Hand an item that was popped to a method of the container that is `at.arg` items deep."""
     interp.stack[-at.arg].realize().call_method(interp, method, [item], {})
-
-
-@executes("MAP_ADD")
-def _map_add(interp: Interpreter, at: Instruction) -> None:
-    item, key = interp.pop_raw(), interp.pop_raw()
-    interp.stack[-at.arg].set_item(interp, key, item)
 
 
 @executes("DICT_UPDATE")
@@ -315,8 +270,35 @@ def _has_flag(interp: Interpreter, bit: int) -> Value:
     return ConstantValue(bool(interp.stack[-1].realize().python_type().__flags__ & (1 << bit)))
 
 
+def _on(count: int, use: Callable[..., Value | None], raw: int = 0) -> Handler:
+    """A handler that takes operands, looks at all but the first `raw`, and pushes what `use` gives."""
+
+    def handler(interp: Interpreter, at: Instruction) -> None:
+        operands = interp.pop_many(count)
+        result = use(interp, at, *operands[:raw], *[operand.realize() for operand in operands[raw:]])
+        if result is not None:
+            interp.push(result)
+
+    return handler
+
+
 HANDLERS.update(
     {
+        "BINARY_SUBSCR": _on(2, lambda interp, at, owner, key: owner.get_item(interp, key)),
+        "STORE_SUBSCR": _on(3, lambda interp, at, value, owner, key: owner.set_item(interp, key, value), 1),
+        "DELETE_SUBSCR": _on(2, lambda interp, at, owner, key: owner.del_item(interp, key)),
+        "BINARY_SLICE": _on(3, lambda interp, at, owner, *span: owner.get_item(interp, SliceValue(*span))),
+        "STORE_SLICE": _on(
+            4, lambda interp, at, value, owner, *span: owner.set_item(interp, SliceValue(*span), value), 1
+        ),
+        "CONTAINS_OP": _on(
+            2,
+            lambda interp, at, item, container: ConstantValue(
+                operators.contains(interp, container, item) is not bool(at.arg)
+            ),
+        ),
+        "BUILD_SLICE": lambda interp, at: interp.push(SliceValue(*interp.pop_many(at.arg))),  # type: ignore[arg-type]
+        "MAP_ADD": _on(2, lambda interp, at, key, item: interp.stack[-at.arg].set_item(interp, key, item), 2),
         "UNARY_NEGATIVE": lambda interp, at: interp.push(operators.unary(interp, "-", interp.pop())),
         "UNARY_POSITIVE": lambda interp, at: interp.push(operators.unary(interp, "+", interp.pop())),
         "UNARY_INVERT": lambda interp, at: interp.push(operators.unary(interp, "~", interp.pop())),

@@ -12,14 +12,16 @@ from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
 from firebrick.capture.values.base import NULL, Raised, Value
+from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue, CellValue
+from firebrick.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
 
 
-@executes("RESUME", "NOP", "CACHE", "PRECALL", "SETUP_ANNOTATIONS", "INTERPRETER_EXIT")
+@executes("RESUME", "NOP", "CACHE", "PRECALL", "INTERPRETER_EXIT")
 def _nothing(interp: Interpreter, at: Instruction) -> None:
     pass
 
@@ -69,11 +71,6 @@ def _delete_fast(interp: Interpreter, at: Instruction) -> None:
     del interp.slots[at.argval]
 
 
-@executes("MAKE_CELL")
-def _make_cell(interp: Interpreter, at: Instruction) -> None:
-    interp.slots[at.argval] = CellValue(interp.slots.get(at.argval), at.argval)
-
-
 @executes("COPY_FREE_VARS")
 def _copy_free_vars(interp: Interpreter, at: Instruction) -> None:
     interp.slots.update(zip(interp.code.co_freevars, interp.closure, strict=True))
@@ -114,10 +111,32 @@ def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
         interp.push(NULL)
 
 
-@executes("LOAD_NAME")
+_NOTES = "__annotations__"
+
+
+@executes("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 def _load_name(interp: Interpreter, at: Instruction) -> None:
-    value = interp.slots.get(at.argval)
+    if at.opname != "LOAD_NAME":
+        interp.stack.pop()
+    value = interp.names.get(at.argval)
     interp.push(interp.tracer.load_global(interp, at.argval) if value is None else value)
+
+
+@executes("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+def _load_name_or_cell(interp: Interpreter, at: Instruction) -> None:
+    if at.opname != "LOAD_CLASSDEREF":
+        interp.stack.pop()
+    if at.argval in interp.names:
+        interp.push(interp.names[at.argval])
+    else:
+        _load_deref(interp, at)
+
+
+@executes("DELETE_NAME")
+def _delete_name(interp: Interpreter, at: Instruction) -> None:
+    if at.argval not in interp.names:
+        interp.raise_new(NameError, f"name {at.argval!r} is not defined")
+    del interp.names[at.argval]
 
 
 @executes("STORE_GLOBAL")
@@ -198,6 +217,9 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
 
 HANDLERS.update(
     {
+        "MAKE_CELL": lambda interp, at: interp.slots.update(
+            {at.argval: CellValue(interp.slots.get(at.argval), at.argval)}
+        ),
         "PUSH_NULL": lambda interp, at: interp.push(NULL),
         "COPY": lambda interp, at: interp.push(interp.stack[-at.arg]),
         "LOAD_CONST": lambda interp, at: interp.push(interp.tracer.code_constant(at.argval)),
@@ -211,6 +233,8 @@ HANDLERS.update(
         "LOAD_GLOBAL": lambda interp, at: push_callable(
             interp, interp.tracer.load_global(interp, at.argval), null=bool(at.flag)
         ),
-        "STORE_NAME": lambda interp, at: interp.slots.update({at.argval: interp.pop_raw()}),
+        "STORE_NAME": lambda interp, at: interp.names.update({at.argval: interp.pop_raw()}),
+        "LOAD_LOCALS": lambda interp, at: interp.push(NONE),
+        "SETUP_ANNOTATIONS": lambda interp, at: interp.names.update({_NOTES: interp.names.get(_NOTES, DictValue({}))}),
     }
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
     from firebrick.capture.guards.sources import Source as Source
@@ -46,7 +46,7 @@ class Value:
     cls: type
     """Its class, if values of this kind are of one, or each knows its own."""
     held: ClassVar[tuple[str, ...]] = ()
-    """Attributes that are values, which it holds."""
+    """Attributes that are values, or sequences or mappings of them, which it holds."""
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -164,7 +164,14 @@ class Value:
 
     def children(self) -> Sequence[Value]:
         """Values that this one holds, for reachability."""
-        return [getattr(self, name) for name in self.held]
+        parts: list[Value] = []
+        for name in self.held:
+            part = getattr(self, name)
+            if isinstance(part, Value):
+                parts.append(part)
+            elif part is not None:
+                parts += part.values() if isinstance(part, dict) else part
+        return parts
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source or ''})"
@@ -206,30 +213,18 @@ class LazyValue(Value):
             real = self._real = self.tracer.wrap(self.obj, self.source, pinned=self.pinned)
         return real
 
-    def identity(self) -> object:
-        """Identity of what it stands for."""
-        return self.realize().identity()
-
-    def python_type(self) -> type:
-        """The class of what it stands for."""
-        return self.realize().python_type()
-
-    def is_constant(self) -> bool:
-        """Whether what it stands for is constant."""
-        return self.realize().is_constant()
-
-    def as_constant(self) -> Any:
-        """Constant that it stands for."""
-        return self.realize().as_constant()
-
-    def as_argument(self) -> Any:
-        """Graph argument of what it stands for."""
-        return self.realize().as_argument()
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Load from the source."""
         assert self.source is not None
         emitter.load_source(self.source)
+
+
+def _of_real(name: str) -> Callable[[LazyValue], Any]:
+    return lambda self: getattr(self.realize(), name)()
+
+
+for _name in ("identity", "python_type", "is_constant", "as_constant", "as_argument"):
+    setattr(LazyValue, _name, _of_real(_name))
 
 
 class KnownValue(Value):
@@ -281,9 +276,8 @@ class BuiltinValue(Value):
 
     __slots__ = ()
 
-    def methods(self) -> Mapping[str, Any]:
-        """Method name -> function of interpreter, value, arguments and keywords."""
-        return {}
+    methods: ClassVar[Mapping[str, Any]] = {}
+    """Method name -> function of interpreter, value, arguments and keywords."""
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Bound methods."""
@@ -291,11 +285,15 @@ class BuiltinValue(Value):
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """By the table."""
-        method = self.methods().get(name)
+        method = self.methods.get(name)
         if method is None:
             return interp.fallback_method(self, name, args, kwargs)
         result: Value = method(interp, self, args, kwargs)
         return result
+
+    def truth(self, interp: Interpreter) -> bool:
+        """Whether it is empty, if it has a length."""
+        return not hasattr(self.python_type(), "__len__") or self.length(interp) > 0
 
 
 class NullValue(Value):

@@ -110,18 +110,14 @@ class ClassValue(KnownValue):
         return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
-        """Members of an enum."""
-        if issubclass(self.obj, enum.Enum):
-            return iter([interp.tracer.known(member) for member in self.obj])
+        """By the metaclass: members of an enum."""
         own = self._of_metaclass(interp, "__iter__")
         if own is None:
             return super().iterate(interp)
         return interp.iterate(interp.call(interp.tracer.function(own), self))
 
     def length(self, interp: Interpreter) -> int:
-        """Number of members of an enum."""
-        if issubclass(self.obj, enum.Enum):
-            return len(self.obj)
+        """By the metaclass: number of members of an enum."""
         own = self._of_metaclass(interp, "__len__")
         if own is None:
             return super().length(interp)
@@ -134,7 +130,7 @@ class ClassValue(KnownValue):
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""
         own = self._of_metaclass(interp, "__getitem__")
-        if own is not None and not issubclass(self.obj, enum.Enum):
+        if own is not None:
             return interp.call(interp.tracer.function(own), self, key)
         return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
@@ -209,9 +205,10 @@ class ClassValue(KnownValue):
         if base in (dict, OrderedDict, defaultdict, list, set):
             storage = ListValue([]) if base is list else SetValue({}) if base is set else DictValue({}, cls=base)
             return ObjectValue(cls, storage=storage)
-        if base is tuple:
+        of_torch = cls.__module__ == "torch.return_types"
+        if base is tuple or of_torch:
             items = list(interp.iterate(args[0])) if args else []
-            if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ():
+            if of_torch or (hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == ()):
                 return TupleValue(items, cls=cls)
             return ObjectValue(cls, storage=TupleValue(items))
         if base in (str, int, float) and all(arg.realize().is_constant() for arg in args):

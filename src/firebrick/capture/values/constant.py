@@ -6,6 +6,7 @@ import math
 import string
 import types
 from functools import partial
+from pathlib import Path, PosixPath, PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,7 +112,7 @@ class ConstantValue(Value):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """Evaluated now."""
-        return interp.fold(lambda value, index: value[index], [self, key.realize()], {})
+        return interp.fold(lambda value, index: value[index], [self, key.realize()], {}, copied=True)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Elements of text, bytes, ranges and frozensets."""
@@ -175,11 +176,16 @@ def _view(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwar
     return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
 
+def _ask_disk(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
+    raise Break("unsupported-call", f"{name}() of a path asks the disk")
+
+
 CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
     **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
+    **{(PosixPath, name): partial(_ask_disk, name) for name in vars(Path) if not hasattr(PurePath, name)},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

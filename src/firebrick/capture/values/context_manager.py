@@ -12,7 +12,7 @@ from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
@@ -21,21 +21,20 @@ class ContextValue(Value):
     """A mode switch made in captured code.
 
     `enter(interp)` switches and gives the function that switches back; `make` with `args` builds the
-    real context manager where the value leaves. restores: whether gradients are recorded once it is left, where that is
-    decided when it is made; else they are as they were when it was entered.
+    real context manager where the value leaves.
     """
 
-    __slots__ = ("args", "enter", "grad", "leave", "make", "restores")
+    __slots__ = ("args", "enter", "grad", "leave", "make")
+    held = ("args",)
 
     def __init__(
         self,
         make: Callable[..., Any],
         args: Args,
         enter: Callable[[Interpreter], Callable[[Interpreter], None]],
-        restores: bool | None = None,
     ) -> None:
         super().__init__(None)
-        self.make, self.args, self.enter, self.restores = make, list(args), enter, restores
+        self.make, self.args, self.enter = make, list(args), enter
         self.leave: Callable[[Interpreter], None] | None = None
         self.grad = (True, True)  # whether gradients are recorded once it is left, and once it is entered
 
@@ -52,11 +51,13 @@ class ContextValue(Value):
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`__enter__` and `__exit__`, and a copy that was not entered."""
         if name == "clone":
-            return ContextValue(self.make, self.args, self.enter, self.restores)
+            return ContextValue(self.make, self.args, self.enter)
+        if interp.tracer.function_modes:
+            raise Break("unsupported-call", f"a context of {self.make} under a mode of functions")
         if name == "__enter__":
             if self in interp.tracer.graph.open_modes:
                 raise Break("unsupported-call", "a context is entered again before it is left")
-            before = torch.is_grad_enabled() if self.restores is None else self.restores
+            before = torch.is_grad_enabled()
             self.leave = self.enter(interp)
             self.grad = before, torch.is_grad_enabled()
             interp.tracer.graph.open_modes.append(self)
@@ -73,10 +74,6 @@ class ContextValue(Value):
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As a decorator."""
         return interp.decorate_with(self, args[0])
-
-    def children(self) -> Sequence[Value]:
-        """Arguments."""
-        return self.args
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make the context manager; one that was entered is entered again."""

@@ -30,6 +30,7 @@ class CellValue(Value):
     """A closure's cell; `content` is None while it is empty."""
 
     __slots__ = ("content", "name", "obj")
+    held = ("content",)
     cls = types.CellType
 
     def __init__(
@@ -45,10 +46,6 @@ class CellValue(Value):
                 interp.raise_new(ValueError, "cell is empty")
             return self.content
         return super().get_attr(interp, name)
-
-    def children(self) -> Sequence[Value]:
-        """The content."""
-        return () if self.content is None else (self.content,)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A frame's own cell, or a new one that is filled once it is known."""
@@ -98,7 +95,7 @@ class CallableValue(KnownValue):
 class FunctionValue(Value):
     """A Python function; `obj` is the real one, None if captured code made it."""
 
-    __slots__ = "annotations attributes closure cls code defaults globals kwdefaults name obj pin pinned".split()
+    __slots__ = "annotations attributes closure cls code defaults globals kwdefaults name obj own pin pinned".split()
 
     def __init__(
         self,
@@ -116,7 +113,8 @@ class FunctionValue(Value):
         self.code, self.globals, self.obj, self.name, self.pinned = code, namespace, obj, code.co_name, pinned
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
         self.cls: type = types.FunctionType
-        self.attributes: dict[str, Value] = {}
+        self.attributes: dict[str, Value] = {}  # those beside its `__dict__`
+        self.own = DictValue({})  # its `__dict__`, of one that captured code made
         self.annotations: Value | None = None
         self.pin: Callable[[], None] | None = None  # guards which function it is, where only its code is guarded
 
@@ -175,6 +173,8 @@ class FunctionValue(Value):
         """Function attributes."""
         if name in self.attributes:
             return self.attributes[name]
+        if name in self.own.entries:
+            return self.own.entries[name][1]
         if self.cls is not types.FunctionType:
             return interp.method(self, name)
         if name == "__get__":
@@ -213,7 +213,7 @@ class FunctionValue(Value):
                 self.attributes[name] = self.annotated()
                 return self.attributes[name]
             case "__dict__":
-                return DictValue.of({k: v for k, v in self.attributes.items() if k not in _SLOTS})
+                return self.own
             case "__type_params__":
                 return TupleValue([])
             case "__class__":
@@ -235,13 +235,16 @@ class FunctionValue(Value):
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
         if name == "__name__" and isinstance(value.realize(), ConstantValue):
             self.name = value.realize().as_constant()
-        self.attributes[name] = value
+        if name in _SLOTS:
+            self.attributes[name] = value
+        else:
+            self.own.set_item(interp, ConstantValue(name), value)
 
     def children(self) -> Sequence[Value]:
         """Defaults and cells of new functions."""
         if self.obj is not None:
             return ()
-        parts = (*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values())
+        parts = (*self.defaults, *self.kwdefaults.values(), *self.closure, *self.attributes.values(), self.own)
         return parts if self.annotations is None else (*parts, self.annotations)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
@@ -265,6 +268,8 @@ class FunctionValue(Value):
             attributes.setdefault("__annotations__", self.annotated())
         if self.kwdefaults:
             attributes["__kwdefaults__"] = DictValue.of(self.kwdefaults)
+        if self.own.entries:
+            attributes["__dict__"] = self.own
         emitter.set_attributes(attributes)
 
 
@@ -314,6 +319,7 @@ class PartialValue(Value):
     """A functools.partial."""
 
     __slots__ = ("args", "attributes", "function", "kwargs", "obj")
+    held = ("function", "args", "kwargs", "attributes")
     cls = functools.partial
 
     def __init__(
@@ -342,10 +348,6 @@ class PartialValue(Value):
         if self.source is not None:
             super().set_attr(interp, name, value)
         self.attributes[name] = value
-
-    def children(self) -> Sequence[Value]:
-        """Function, arguments and attributes."""
-        return (self.function, *self.args, *self.kwargs.values(), *self.attributes.values())
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`partial(function, *args, **kwargs)`."""

@@ -16,31 +16,20 @@ if TYPE_CHECKING:
     from firebrick.capture.values.sequence import ListValue
 
 
-class Cursor:
-    """A host iterator over the items of a list, from the first on or from the last back, that sees the list change."""
+def of_list(over: ListValue, *, backwards: bool = False) -> IteratorValue:
+    """An iterator over the items of a list, from the first on or from the last back, that sees the list change."""
+    items: Any = reversed(over.items) if backwards else iter(over.items)
 
-    def __init__(self, over: ListValue, *, backwards: bool = False) -> None:
-        self.over, self.backwards = over, backwards
-        self.index = len(over.items) - 1 if backwards else 0
-        self.ended = False
-
-    def __iter__(self) -> Cursor:
-        return self
-
-    def __next__(self) -> Value:
-        if self.ended or not 0 <= self.index < len(self.over.items):
-            self.ended = True
-            raise StopIteration
-        item = self.over.items[self.index]
-        self.index += -1 if self.backwards else 1
-        return item
-
-    def remake(self, emitter: ValueEmitter) -> None:
-        """Emit a real iterator over the real list at the same place."""
-        real = self.over.obj
-        if real is not None and self.index > len(real) - self.backwards:
+    def remake(emitter: ValueEmitter) -> None:
+        place = items.__reduce__()[2:]
+        if not place:
+            emitter.load_call(_iterator_at, (), 0, backwards)
+            return
+        if over.obj is not None and place[0] > len(over.obj) - backwards:
             raise Break("no-reconstruction", "an iterator that is beyond what its list was")
-        emitter.load_call(_iterator_at, () if self.ended else self.over, self.index, self.backwards)
+        emitter.load_call(_iterator_at, over, place[0], backwards)
+
+    return IteratorValue(items, type(items), remake)
 
 
 def _iterator_at(items: Any, index: int, backwards: bool) -> Any:

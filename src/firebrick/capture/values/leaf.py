@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.inference_mode import made_of
+from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue
 
@@ -50,6 +50,22 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
         ):  # through `data`, which counts no write: the leaf is made with these values
             leaf.get_attr(interp, "data").realize().call_method(interp, "copy_", [data], {})
         data.become(leaf.call_method(interp, "detach", [], {}))
+    return leaf
+
+
+def is_untouched(interp: Interpreter, data: TensorValue) -> bool:
+    """Whether a tensor from outside, of known sizes, is as it was before the graph."""
+    graph, given = interp.tracer.graph, data.obj is not None and data.source is not None and data.data_version is None
+    fixed = all(type(size) is int for size in data.fake.shape) and graph.outer is None and not graph.inference.on
+    return given and fixed and storage_of(data.fake) not in {storage_of(fake) for fake in graph.written}
+
+
+def leaf_of(interp: Interpreter, data: TensorValue) -> TensorValue:
+    """`Parameter(data)` of a tensor from outside, made before the graph, which may not write to either from here on."""
+    graph = interp.tracer.graph
+    made = interp.tracer.prelude.add(torch.nn.Parameter, [data.source])
+    leaf = graph.made("leaf", made, torch.nn.Parameter(data.obj))  # type: ignore[arg-type]
+    graph.read_only |= {storage_of(data.fake), storage_of(leaf.fake)}
     return leaf
 
 

@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import InstanceAttr
 from firebrick.capture.values.address import AddressValue, WeakReferenceValue, number_key
 from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -95,7 +96,7 @@ class DictValue(BuiltinValue):
     guarded key by key, until its keys as a whole are looked at.
     """
 
-    __slots__ = ("cls", "entries", "factory", "keys_guarded", "obj")
+    __slots__ = ("attributes", "cls", "entries", "factory", "keys_guarded", "obj")
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class DictValue(BuiltinValue):
         super().__init__(source)
         self.entries, self.cls, self.obj, self.factory = entries, cls, obj, factory
         self.keys_guarded = obj is None
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict, that captured code has set
 
     @classmethod
     def of(cls, items: Mapping[str, Value]) -> DictValue:
@@ -146,10 +148,6 @@ class DictValue(BuiltinValue):
     def length(self, interp: Interpreter) -> int:
         """Number of entries."""
         return len(self.whole(interp))
-
-    def truth(self, interp: Interpreter) -> bool:
-        """Whether there are entries."""
-        return bool(self.whole(interp))
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Keys in order."""
@@ -196,15 +194,24 @@ class DictValue(BuiltinValue):
         """Bound methods."""
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory or NONE
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.source is not None and self.cls.__dictoffset__ and not hasattr(self.cls, name):
+            if name in vars(self.obj):
+                return interp.tracer.read(vars(self.obj)[name], InstanceAttr(self.source, name))
+            interp.tracer.guards.lacks_attribute(self.source, name)
         return super().get_attr(interp, name)
 
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of dictionaries."""
-        return DICT_METHODS
+    def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
+        """Of an OrderedDict or Counter, whose instances have a `__dict__`."""
+        if not self.cls.__dictoffset__ or hasattr(self.cls, name):
+            super().set_attr(interp, name, value)
+        self.mutate(interp)
+        self.attributes[name] = value
 
     def children(self) -> Sequence[Value]:
-        """Keys and items."""
-        return [part for entry in self.entries.values() for part in entry]
+        """Keys, items and attributes."""
+        return [*(part for entry in self.entries.values() for part in entry), *self.attributes.values()]
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A new dictionary, registered before its entries are loaded."""
@@ -213,6 +220,7 @@ class DictValue(BuiltinValue):
         else:
             emitter.load_call(self.cls, *([self.factory or NONE] if self.cls is defaultdict else []))
         emitter.remember(self)
+        emitter.set_attributes(self.attributes)
         if not self.entries:
             return
         ordered = issubclass(self.cls, OrderedDict)  # keeps its order beside the dict, where DICT_UPDATE can't see it
@@ -230,9 +238,12 @@ class DictValue(BuiltinValue):
         """Load the new entries; the function returned stores them."""
         emitter.load_map(self.entries.values())
         temp = emitter.store_temp()
+        attributes = {name: emitter.load_to_temp(value) for name, value in self.attributes.items()}
 
         def store() -> None:
             emitter.run_call(replace_entries, self, temps=[temp])
+            for name, held in attributes.items():
+                emitter.run_call(setattr, self, name, temps=[held])
 
         return store
 
@@ -241,6 +252,7 @@ class SetValue(BuiltinValue):
     """A set or frozenset; `entries` maps a member's host equivalent to it."""
 
     __slots__ = ("cls", "entries", "obj")
+    held = ("entries",)
 
     def __init__(
         self, entries: dict[Hashable, Value], source: Source | None = None, cls: type = set, obj: Any = None
@@ -273,10 +285,6 @@ class SetValue(BuiltinValue):
         """Number of members."""
         return len(self.entries)
 
-    def truth(self, interp: Interpreter) -> bool:
-        """Whether there are members."""
-        return bool(self.entries)
-
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Members in the order that a real set of them gives, where that can be known."""
         try:
@@ -284,14 +292,6 @@ class SetValue(BuiltinValue):
         except NotConstant:
             return iter(list(self.entries.values()))
         return iter([self.entries[item] for item in order])
-
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of sets."""
-        return SET_METHODS
-
-    def children(self) -> Sequence[Value]:
-        """Members."""
-        return list(self.entries.values())
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build from the members."""
@@ -325,10 +325,6 @@ class ViewValue(BuiltinValue):
     def length(self, interp: Interpreter) -> int:
         """Number of entries."""
         return self.owner.length(interp)
-
-    def truth(self, interp: Interpreter) -> bool:
-        """Whether there are entries."""
-        return self.owner.truth(interp)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """What the view shows."""
@@ -444,17 +440,15 @@ def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwar
     if host not in entries:
         interp.raise_value(KeyError, [args[0]])
     entry = entries.pop(host)
-    if interp.flag(args[1] if len(args) > 1 else kwargs.get("last"), True):
-        entries[host] = entry
-    else:
-        others = dict(entries)
+    others = dict(entries)
+    if not interp.flag(args[1] if len(args) > 1 else kwargs.get("last"), True):
         entries.clear()
-        entries[host] = entry
-        entries.update(others)
+    entries[host] = entry
+    entries.update(others)
     return NONE
 
 
-DICT_METHODS: Mapping[str, Method] = {
+DictValue.methods = {
     **CONTAINER_METHODS,
     "__contains__": lambda interp, value, args, kwargs: ConstantValue(value.lookup(interp, args[0]) is not None),
     "clear": _clear,
@@ -541,7 +535,7 @@ _UPDATES = {f"{name}_update": name for name in ("difference", "intersection", "s
     "update": "union"
 }
 
-SET_METHODS: Mapping[str, Method] = {
+SET_METHODS = SetValue.methods = {
     **{name: partial(_algebra, name) for name in _UPDATES.values()},
     **{update: partial(_in_place, name) for update, name in _UPDATES.items()},
     **{name: partial(_relation, name) for name in ("isdisjoint", "issubset", "issuperset")},

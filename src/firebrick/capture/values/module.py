@@ -19,7 +19,7 @@ from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
@@ -28,6 +28,7 @@ _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
 _CALL: Any = torch.nn.Module._wrapped_call_impl  # what a class's `__call__` is that nobody has replaced
+_CALL_IMPL: Any = torch.nn.Module._call_impl
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 
@@ -54,13 +55,13 @@ class ModuleValue(ObjectValue):
         if name in (*_TABLES, *_FORWARD_HOOKS, *_BACKWARD_HOOKS):
             value: Value = interp.tracer.module_table(self, name)
         elif name in namespace:
-            value = interp.tracer.module_attribute(self, name, namespace[name], InstanceAttr(self.base(interp), name))
+            value = interp.tracer.read(namespace[name], InstanceAttr(self.base(interp), name))
         else:
             for table in _TABLES:
                 items = namespace.get(table)
                 if items is not None and name in items:
                     source = ModuleItem(self.base(interp), table, name)
-                    value = interp.tracer.module_attribute(self, name, items[name], source)
+                    value = interp.tracer.read(items[name], source)
                     break
             else:
                 interp.tracer.guard_no_attribute(self, name)
@@ -131,27 +132,13 @@ class ModuleValue(ObjectValue):
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """As it was called before, if a module like it was; else executed."""
+        if interp.tracer.function_modes:
+            return _call_module(interp, self, args, kwargs)
         return interp.tracer.repeats.call(self, args, kwargs, lambda: _call_module(interp, self, args, kwargs))
 
     def has_hooks(self, interp: Interpreter, name: str) -> bool:
         """Whether hooks of a kind are set on it; guarded."""
         return _has_any(interp, self.obj.__dict__.get(name), InstanceAttr(self.base(interp), name))
-
-    def iterate(self, interp: Interpreter) -> Iterator[Value]:
-        """Submodules of containers; keys of ModuleDict."""
-        _, owner = interp.lookup(self.cls, "__iter__")
-        if owner in (torch.nn.ModuleList, torch.nn.Sequential):
-            interp.tracer.guards.keys(InstanceAttr(self.base(interp), "_modules"), tuple(self.obj._modules))
-            return iter([self.own(interp, name) for name in self.obj._modules])
-        return super().iterate(interp)
-
-    def length(self, interp: Interpreter) -> int:
-        """Number of submodules of a container."""
-        _, owner = interp.lookup(self.cls, "__len__")
-        if owner in _CONTAINERS:
-            interp.tracer.guards.length(InstanceAttr(self.base(interp), "_modules"), len(self.obj._modules))
-            return len(self.obj._modules)
-        return super().length(interp)
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Load changed attributes; the function returned writes them below `nn.Module.__setattr__`."""
@@ -203,9 +190,7 @@ def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args
         raise Break("unsupported-call", f"{module.describe()} has hooks that are called in the backward")
     if not _is_hooked(interp, module, _FORWARD_HOOKS):
         return module.get_attr(interp, "forward").realize().call(interp, args, kwargs)
-    always = _is_hooked(interp, module, ("_forward_hooks_always_called",))
-    name = "always_call_hooks" if always else "call_hooked_module"
-    return interp.inline(interp.stand_in(name), [module, *args], kwargs)
+    return interp.inline(interp.tracer.function(_CALL_IMPL), [module, *args], kwargs)
 
 
 def _is_hooked(interp: Interpreter, module: ModuleValue | NewModuleValue, names: tuple[str, ...]) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import threading
 import types
+from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
 from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
@@ -182,14 +184,19 @@ class ObjectValue(ComparedValue):
         if self.obj is None:
             return MISSING
         namespace = getattr(self.obj, "__dict__", None)
+        by = Attr if self.is_local() else InstanceAttr
         if namespace is not None and name in namespace:
-            value = interp.tracer.read(namespace[name], InstanceAttr(self.base(interp), name))
+            value = interp.tracer.read(namespace[name], by(self.base(interp), name))
             self.fields[name] = value
             interp.tracer.found.append(value)
             return value
         if namespace is not None:
             interp.tracer.guard_no_attribute(self, name)
         return MISSING
+
+    def is_local(self) -> bool:
+        """Whether each thread has a `__dict__` of it, where no guard of the usual kind looks."""
+        return issubclass(self.cls, threading.local)
 
     def base(self, interp: Interpreter) -> Source:
         """Source that attributes are read from."""
@@ -285,7 +292,7 @@ class ObjectValue(ComparedValue):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
-        if not self.cls.__dictoffset__ and not isinstance(entry, MEMBERS):
+        if not (self.cls.__dictoffset__ or self.is_local() or isinstance(entry, MEMBERS)):
             _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
 
@@ -499,10 +506,11 @@ def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], No
         emitter.load_call(object.__getattribute__, owner, "__dict__")
         emitter.load_const(name)
         (emitter.delete_subscr if load is None else emitter.store_subscr)()
-    elif load is not None and class_lookup(cls, "__setattr__")[1] is object:
-        load()
+    elif isinstance(class_lookup(cls, "__delattr__" if load is None else "__setattr__")[0], BUILTIN_METHODS):
+        if load is not None:
+            load()
         emitter.load(owner)
-        emitter.store_attr(name)
+        (emitter.delete_attr if load is None else emitter.store_attr)(name)
     else:
         emitter.load_callable(object.__delattr__ if load is None else object.__setattr__)
         emitter.load(owner)
@@ -520,11 +528,8 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
         for key, value in storage.entries.values():
             emitter.run_call(kind.__setitem__, made, key, value)
         return
-    emitter.load_callable(kind.extend if isinstance(storage, ListValue) else kind.update)
-    emitter.load(made)
-    emitter.load_tuple(storage.children())
-    emitter.call(2)
-    emitter.pop()
+    add = kind.extend if isinstance(storage, ListValue) else kind.update
+    emitter.run_call(add, made, TupleValue([*storage.children()]))
 
 
 def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]) -> NoReturn:
@@ -559,7 +564,7 @@ class _ItemOrMissing(Value):
         return self.hook.call(interp, [self.owner, args[0]], {}) if item is None else item
 
 
-class InstanceDictValue(Value):
+class InstanceDictValue(BuiltinValue):
     """`obj.__dict__`: reads and writes go to the object's own attributes."""
 
     __slots__ = ("owner",)
@@ -591,7 +596,8 @@ class InstanceDictValue(Value):
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
         """Delete an own attribute, or KeyError."""
-        self._default(interp, "pop", [key])
+        self.get_item(interp, key)
+        self.owner.forget(interp, key.realize().as_constant())
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Names."""
@@ -601,52 +607,15 @@ class InstanceDictValue(Value):
         """Number of own attributes."""
         return self.snapshot(interp).length(interp)
 
-    def truth(self, interp: Interpreter) -> bool:
-        """Whether there are own attributes."""
-        return self.length(interp) > 0
-
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Bound methods of dict."""
-        return MethodValue(self, name)
-
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Methods of dict."""
-        match name:
-            case "__contains__":
-                return ConstantValue(self.owner.own(interp, args[0].realize().as_constant()) is not MISSING)
-            case "get":
-                value = self.owner.own(interp, args[0].realize().as_constant())
-                return (args[1] if len(args) > 1 else NONE) if value is MISSING else value
-            case "__getitem__" | "__setitem__" | "__delitem__":
-                return CONTAINER_METHODS[name](interp, self, args, kwargs)
-            case "update":
-                for other in args:
-                    for key in list(interp.iterate(other)):
-                        self.set_item(interp, key, other.realize().get_item(interp, key))
-                for key_name, value in kwargs.items():
-                    self.owner.store(interp, key_name, value)
-                return NONE
-            case "setdefault" | "pop" if args and args[0].is_constant():
-                return self._default(interp, name, args)
-            case "pop" | "clear" | "popitem" | "setdefault" | "__ior__" | "__init__":
-                raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
+        """Methods of dict, where they change or look for an attribute as those of mappings in Python do."""
+        if name in CONTAINER_METHODS and name != "__len__":
+            return CONTAINER_METHODS[name](interp, self, args, kwargs)
+        if name in ("clear", "popitem", "__ior__", "__init__"):
+            raise Break("unsupported-call", f"__dict__.{name}() of {self.owner.describe()}")
+        if name in ("__contains__", "get", "pop", "setdefault", "update"):
+            return interp.inline(interp.tracer.function(getattr(MutableMapping, name)), [self, *args], kwargs)
         return self.snapshot(interp).call_method(interp, name, args, kwargs)
-
-    def _default(self, interp: Interpreter, name: str, args: Args) -> Value:
-        """`setdefault` and `pop`."""
-        key = args[0].realize().as_constant()
-        value = self.owner.own(interp, key)
-        if name == "setdefault":
-            if value is MISSING:
-                value = args[1] if len(args) > 1 else NONE
-                self.owner.store(interp, key, value)
-            return value
-        if value is not MISSING:
-            self.owner.forget(interp, key)
-            return value
-        if len(args) == 1:
-            interp.raise_value(KeyError, list(args))
-        return args[1]
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Read it from the object."""

@@ -104,6 +104,7 @@ class LateValue(UnknownValue):
     """What a pure function gives for numbers that data decide: it is called where the result leaves the graph."""
 
     __slots__ = ("args", "cls", "function")
+    held = ("args",)
 
     def __init__(self, cls: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
         super().__init__(None)
@@ -112,10 +113,6 @@ class LateValue(UnknownValue):
     def _unknown(self) -> NoReturn:
         text = f"a {self.cls.__name__} of numbers that data decide is used where it must be known"
         raise Break("data-dependent-value", text, fix=_FIX)
-
-    def children(self) -> Sequence[Value]:
-        """What it is made of."""
-        return self.args
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Call the function."""
@@ -411,6 +408,7 @@ class ChosenValue(TensorValue):
     """One of two tensors, by a truth that data decide. Calls get its number, and it leaves as the object that it is."""
 
     __slots__ = ("second", "sides", "writes")
+    held = ("second", "sides")
 
     def __init__(
         self, graph: GraphBuilder, like: TensorValue, second: TensorValue, sides: Sequence[TensorValue]
@@ -432,10 +430,6 @@ class ChosenValue(TensorValue):
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Of which tensor is unknown."""
         self.identity()
-
-    def children(self) -> Sequence[Value]:
-        """The truth and the tensors."""
-        return (self.second, *self.sides)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Choose."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 
 from firebrick.capture.values.base import BuiltinValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
-from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
@@ -24,6 +23,7 @@ class SequenceValue(BuiltinValue):
     """What tuples and lists share."""
 
     __slots__ = ("items",)
+    held = ("items",)
 
     def __init__(self, items: list[Value], source: Source | None = None) -> None:
         super().__init__(source)
@@ -41,20 +41,12 @@ class SequenceValue(BuiltinValue):
         """Number of items."""
         return len(self.items)
 
-    def truth(self, interp: Interpreter) -> bool:
-        """Whether there are items."""
-        return bool(self.items)
-
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Items in order; items appended while iterating are seen."""
         index = 0
         while index < len(self.items):
             yield self.items[index]
             index += 1
-
-    def children(self) -> Sequence[Value]:
-        """The items."""
-        return self.items
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """An item or, by slice, a new sequence."""
@@ -129,10 +121,6 @@ class TupleValue(SequenceValue):
                 return interp.tracer.known(getattr(cls, name))
         return super().get_attr(interp, name)
 
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of tuples, and of torch.Size."""
-        return SIZE_METHODS if self.cls is torch.Size else TUPLE_METHODS
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build the tuple from its items: another object at each call."""
         fields = hasattr(self.cls, "_fields")
@@ -185,10 +173,6 @@ class ListValue(SequenceValue):
         """A real list."""
         return items
 
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of lists."""
-        return LIST_METHODS
-
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """Assign an item or a slice."""
         interp.tracer.effects.mutated(self)
@@ -238,16 +222,19 @@ class ListValue(SequenceValue):
 
 
 class DequeValue(ListValue):
-    """A collections.deque."""
+    """A collections.deque: its items are one too."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ()
     cls = deque
 
-    def __init__(
-        self, items: list[Value], source: Source | None = None, obj: Any = None, maxlen: int | None = None
-    ) -> None:
-        super().__init__(items if maxlen is None else items[max(len(items) - maxlen, 0) :], source, obj)
-        self.maxlen = maxlen
+    def __init__(self, items: Any, source: Source | None = None, obj: Any = None, maxlen: int | None = None) -> None:
+        held: Any = deque(items, maxlen)
+        super().__init__(held, source, obj)
+
+    @property
+    def maxlen(self) -> int | None:
+        """How many items it may have."""
+        return self.items.maxlen  # type: ignore[attr-defined,no-any-return]
 
     def as_argument(self) -> Any:
         """Deques are no graph arguments."""
@@ -261,34 +248,26 @@ class DequeValue(ListValue):
         """A deque of the same length at most."""
         return DequeValue(items, maxlen=self.maxlen)
 
-    def trim(self, *, left: bool) -> None:
-        """Keep `maxlen` items, dropping those on the left or the right."""
-        if self.maxlen is not None and len(self.items) > self.maxlen:
-            extra = len(self.items) - self.maxlen
-            del self.items[slice(0, extra) if left else slice(self.maxlen, None)]
-
-    def methods(self) -> Mapping[str, Method]:
-        """Methods of deques."""
-        return DEQUE_METHODS
-
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`deque(items, maxlen)`."""
-        emitter.load_callable(deque)
-        emitter.load_tuple(self.items)
-        emitter.load_const(self.maxlen)
-        emitter.call(2)
+        emitter.load_call(deque, TupleValue(list(self.items)), self.maxlen)
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """`clear()` and `extend(items)`."""
-        return emitter.refilling(self, "extend", self.items)
+        return emitter.refilling(self, "extend", list(self.items))
 
 
-class SliceValue(Value):
+class SliceValue(BuiltinValue):
     """A slice object."""
 
     __slots__ = ("start", "step", "stop")
     cls = slice
     held = ("start", "stop", "step")
+    methods: ClassVar[Mapping[str, Any]] = {
+        "indices": lambda interp, value, args, kwargs: interp.tracer.known(
+            value.as_slice(interp).indices(interp.index_of(args[0]))
+        )
+    }
 
     def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
         super().__init__(source)
@@ -312,15 +291,7 @@ class SliceValue(Value):
         if name in ("start", "stop", "step"):
             part: Value = getattr(self, name)
             return part
-        if name == "indices":
-            return MethodValue(self, name)
         return super().get_attr(interp, name)
-
-    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """`indices(length)`."""
-        if name == "indices":
-            return interp.tracer.known(self.as_slice(interp).indices(interp.index_of(args[0])))
-        return super().call_method(interp, name, args, kwargs)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Build from the three parts."""
@@ -329,40 +300,33 @@ class SliceValue(Value):
         emitter.build_slice(3)
 
 
-_TEXTS_OF_DEQUES: Mapping[str, str] = {
-    "pop from empty list": "pop from an empty deque",
-    "list.remove(x): x not in list": "{} is not in deque",
-}
-"""What a list says -> what a deque says."""
-
-
-def _mutate(trims: bool | None, function: Any, interp: Interpreter, value: ListValue, args: Args, _: Kwargs) -> Value:
-    """A method that changes the host list by `function(items, *args)`; a deque is trimmed, on the left or not."""
+def _mutate(function: Any, interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
+    """A method that changes the host list or deque by `function(items, *args)`."""
     interp.tracer.effects.mutated(value)
     try:
         result = function(interp, value.items, *args)
     except (IndexError, TypeError, ValueError) as error:
-        if isinstance(value, DequeValue) and str(error) in _TEXTS_OF_DEQUES:
-            shown = interp.formatted(args[0], "r", "").as_constant() if args else ""
-            interp.raise_new(type(error), _TEXTS_OF_DEQUES[str(error)].format(shown))
         interp.raise_real(error)
-    if trims is not None and isinstance(value, DequeValue):
-        value.trim(left=trims)
     return NONE if result is None else result
 
 
-def _mutating(function: Callable[..., Any], *, trims: bool | None = None) -> Method:
-    return partial(_mutate, trims, function)
+def _mutating(function: Callable[..., Any]) -> Method:
+    return partial(_mutate, function)
 
 
-def _pop(interp: Interpreter, items: list[Value], index: Value | None = None) -> Value:
-    if not items:
-        raise IndexError("pop from empty list")
-    return items.pop() if index is None else items.pop(interp.index_of(index.realize()))
+def _by_name(name: str) -> Method:
+    """A method of the host list or deque."""
+    return _mutating(lambda interp, items, *args: getattr(items, name)(*args))
 
 
-def _insert(interp: Interpreter, items: list[Value], index: Value, item: Value) -> None:
-    items.insert(interp.index_of(index.realize()), item)
+def _by_index(name: str) -> Method:
+    """The same, where the first argument is a number."""
+    return _mutating(lambda interp, items, *args: getattr(items, name)(*map(interp.index_of, args[:1]), *args[1:]))
+
+
+def _by_items(name: str) -> Method:
+    """The same, where the argument is iterated."""
+    return _mutating(lambda interp, items, others: getattr(items, name)(list(interp.iterate(others))))
 
 
 def _add(
@@ -377,10 +341,6 @@ def _add(
     return NONE
 
 
-def _extend_left(interp: Interpreter, items: list[Value], others: Value) -> None:
-    items[:0] = list(interp.iterate(others))[::-1]
-
-
 def _find(interp: Interpreter, items: list[Value], item: Value) -> int:
     for index, other in enumerate(items):
         if interp.same_or_equal(other, item):
@@ -388,18 +348,13 @@ def _find(interp: Interpreter, items: list[Value], item: Value) -> int:
     return -1
 
 
-def _remove(interp: Interpreter, items: list[Value], item: Value) -> None:
+def _remove(interp: Interpreter, items: Any, item: Value) -> None:
     index = _find(interp, items, item)
+    if index < 0 and isinstance(items, deque):
+        raise ValueError(f"{interp.formatted(item, 'r', '').as_constant()} is not in deque")
     if index < 0:
         raise ValueError("list.remove(x): x not in list")
     del items[index]
-
-
-def _rotate(interp: Interpreter, items: list[Value], count: Value | None = None) -> None:
-    steps = 1 if count is None else interp.index_of(count.realize())
-    if items:
-        steps %= len(items)
-        items[:] = items[len(items) - steps :] + items[: len(items) - steps]
 
 
 def _sort(interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
@@ -444,39 +399,27 @@ SEQUENCE_METHODS: Mapping[str, Method] = {
     ),
     "index": _index,
 }
-TUPLE_METHODS: Mapping[str, Method] = {**SEQUENCE_METHODS, "_replace": _replace}
-SIZE_METHODS: Mapping[str, Method] = {
+TupleValue.methods = {
     **SEQUENCE_METHODS,
+    "_replace": _replace,
     "numel": lambda interp, value, args, kwargs: interp.fold(torch.Size.numel, [value], {}),
 }
-LIST_METHODS: Mapping[str, Method] = {
+LIST_METHODS = ListValue.methods = {
     **SEQUENCE_METHODS,
     **CONTAINER_METHODS,
     "append": partial(_add, lambda interp, item: [item]),
-    "clear": _mutating(lambda interp, items: items.clear()),
     "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
     "extend": partial(_add, lambda interp, others: list(interp.iterate(others))),
-    "insert": _mutating(_insert),
-    "pop": _mutating(_pop),
+    **{name: _by_name(name) for name in ("clear", "reverse")},
+    **{name: _by_index(name) for name in ("insert", "pop")},
     "remove": _mutating(_remove),
-    "reverse": _mutating(lambda interp, items: items.reverse()),
     "sort": _sort,
 }
 
 
-def _insert_in_deque(interp: Interpreter, value: DequeValue, args: Args, kwargs: Kwargs) -> Value:
-    if value.maxlen is not None and len(value.items) >= value.maxlen:
-        interp.raise_new(IndexError, "deque already at its maximum size")
-    return LIST_METHODS["insert"](interp, value, args, kwargs)
-
-
-DEQUE_METHODS: Mapping[str, Method] = {
+DequeValue.methods = {
     **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
-    "append": _mutating(lambda interp, items, item: items.append(item), trims=True),
-    "appendleft": _mutating(lambda interp, items, item: items.insert(0, item), trims=False),
-    "extend": _mutating(lambda interp, items, others: items.extend(list(interp.iterate(others))), trims=True),
-    "extendleft": _mutating(_extend_left, trims=False),
-    "insert": _insert_in_deque,
-    "popleft": _mutating(lambda interp, items: _pop(interp, items, ConstantValue(0))),
-    "rotate": _mutating(_rotate),
+    **{name: _by_name(name) for name in ("append", "appendleft", "pop", "popleft")},
+    **{name: _by_items(name) for name in ("extend", "extendleft")},
+    "rotate": _by_index("rotate"),
 }

@@ -153,34 +153,6 @@ def as_subclass(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
     return alias if cls is torch.Tensor else SubclassValue(interp.tracer, cls, made)
 
 
-def default_function(interp: Interpreter, cls: type, function: Value, args: Args, kwargs: Kwargs) -> Value:
-    """What torch.Tensor's own `__torch_function__` does: call, and make results of the class."""
-    tracer = interp.tracer
-    tracer.overrides_off += 1
-    try:
-        result = function.realize().call(interp, args, kwargs).realize()
-        host = function.realize().as_constant()
-        return result if host in torch.overrides.get_default_nowrap_functions() else _convert(interp, result, cls)
-    finally:
-        tracer.overrides_off -= 1
-
-
-def _convert(interp: Interpreter, value: Value, cls: type) -> Value:
-    value = value.realize()
-    if cls is torch.Tensor:
-        return value
-    kind = value.python_type()
-    if issubclass(kind, torch.Tensor):
-        if issubclass(kind, cls):
-            return value
-        plain: Any = value.plain if isinstance(value, SubclassValue) else value
-        return as_subclass(interp, plain, [interp.tracer.known(cls)], {})
-    if issubclass(kind, (tuple, list)):
-        items: Any = value
-        return items.copy_with([_convert(interp, item, cls) for item in items.items])  # type: ignore[no-any-return]
-    return value
-
-
 def make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor._make_subclass(cls, data, requires_grad)`: detached, and no leaf that wants a gradient."""
     data = args[1].realize()

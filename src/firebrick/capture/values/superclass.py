@@ -70,10 +70,8 @@ class SuperValue(Value):
                 return BoundMethodValue(CallableValue(raw), owner)
             if isinstance(owner, ExceptionValue):
                 return _Raw(owner, "raise") if name == "__init__" else MethodValue(owner, name)
-            if name in ("__init__", "__init_subclass__") and owner.storage is None:
-                return _Raw(owner, "init")
-            if name == "__init__" and owner.storage is not None:
-                return _Raw(owner, "fill")
+            if name in ("__init__", "__init_subclass__"):
+                return _Raw(owner, "init" if owner.storage is None else "fill")
             if owner.storage is not None and base is not object:
                 return owner.storage_method(interp, name)
         return bind(interp, raw, base, owner, name)

@@ -12,6 +12,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
+from firebrick.capture.interpreter.function_modes import method_under_modes, seen
 from firebrick.capture.values.base import ComparedValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -112,6 +113,9 @@ class TensorValue(ComparedValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
+        told = seen(interp, operator.attrgetter(name), [self], {}) if interp.tracer.function_modes else None
+        if told is not None:
+            return told
         if name in ("is_leaf", "retains_grad") and self.obj is not None and self.source is not None:
             attribute = getattr(self.obj, name)  # no metadata that the fake tensor or the guard knows
             interp.tracer.guards.equals(Attr(self.source, name), attribute)
@@ -230,6 +234,8 @@ class TensorValue(ComparedValue):
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
+        if interp.tracer.function_modes:
+            return method_under_modes(interp, name, [self, *args], kwargs)
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
         self._check_arguments(interp, name, args, kwargs)
@@ -271,14 +277,16 @@ class TensorValue(ComparedValue):
             )
         if isinstance(key.realize(), SizeValue) and self.fake.dim():
             return interp.tracer.graph.call(interp, "call_function", torch.select, (self, ConstantValue(0), key), {})
-        return interp.tracer.graph.call(interp, "call_function", operator.getitem, (self, key), {})
+        return interp.operate(operator.getitem, self, key)
 
     def set_item(self, interp: Interpreter, key: Value, value: Value) -> None:
         """An in-place node."""
-        interp.tracer.graph.call(interp, "call_function", operator.setitem, (self, key, value), {})
+        interp.operate(operator.setitem, self, key, value)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Rows."""
+        if interp.tracer.function_modes:
+            return interp.iterate(method_under_modes(interp, "__iter__", [self], {}))
         if self.fake.ndim == 0:
             interp.raise_new(TypeError, "iteration over a 0-d tensor")
         return interp.tracer.graph.call(interp, "call_method", "unbind", (self,), {}).iterate(interp)
@@ -289,6 +297,8 @@ class TensorValue(ComparedValue):
 
     def length_value(self, interp: Interpreter) -> Value:
         """The same, which may be a symbol."""
+        if interp.tracer.function_modes:
+            return method_under_modes(interp, "__len__", [self], {}).realize()
         if self.fake.ndim == 0:
             interp.raise_new(TypeError, "len() of a 0-d tensor")
         return interp.tracer.known(self.fake.shape[0])
@@ -360,6 +370,16 @@ def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
     return value
 
 
+def _set(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor that nothing has used yet: by its data, since nobody can have looked at its version."""
+    other = args[0].realize() if len(args) == 1 and not kwargs else None
+    new = value.obj is None and value.cls is torch.Tensor and interp.tracer.graph.sharing(value.fake) == [value]
+    if not new or value.node.users or not isinstance(other, TensorValue) or other.fake.requires_grad:
+        raise Break("unsupported-call", "Tensor.set_() is called")
+    value.set_attr(interp, "data", other)
+    return value
+
+
 def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if interp.tracer.graph.outer is not None:
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
@@ -400,11 +420,12 @@ TENSOR_METHODS: dict[str, Method] = {
     "detach_": _detach,
     "is_inference": _is_inference,
     "requires_grad_": _requires_grad,
+    "set_": _set,
     **{
         name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
         for name in (
             *("_is_view", "backward", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
-            *("retain_grad", "set_", "share_memory_"),
+            *("retain_grad", "share_memory_"),
         )
     },
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from struct import pack, unpack
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
@@ -203,6 +204,9 @@ class PartWriter(Scopes):
         return Term(f"tl.full([], {term.text}, {type_name(dtype)})", term.dims, term.depth)
 
     def _op(self, v: Op, args: list[Term]) -> Term:
+        by = _inverse(v)
+        if by is not None:
+            v, args = Op(v.dtype, "mul", (v.args[0], by)), [args[0], self.value(by)]
         source = v.args[-1].dtype
         if v.name == "to":
             a = self._typed(args[0], source)
@@ -520,6 +524,16 @@ def _roots(phase: Phase) -> list[Value]:
     for item in phase.items:
         out += [item.value, *(b for _, b in item.binds)] if isinstance(item, Store) else [item.value]
     return out
+
+
+def _inverse(v: Op) -> Const | None:
+    """The number by which eager's kernels multiply where a number divides, also in means and hardswish; pooling, and a
+    tensor of one number, divide, from which this is off by a last bit."""
+    kind = {"f32": "f", "f64": "d"}.get(v.dtype)
+    if v.name != "div" or kind is None or not isinstance(v.args[1], Const) or not 1e-37 < abs(v.args[1].value) < 1e37:
+        return None
+    (by,) = unpack(kind, pack(kind, v.args[1].value))
+    return Const(v.dtype, *unpack(kind, pack(kind, 1 / by)))
 
 
 def _shares(part: Part) -> dict[str, Value]:
