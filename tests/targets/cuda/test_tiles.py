@@ -282,13 +282,3 @@ def test_a_mean_of_few_rows_is_no_loop_of_each_thread(n):
     made = agree(lambda x: x.mean(0), rand(n, 96), tolerance=1e-5)
     (kernel,) = made.kernels
     assert kernel.body.parts[0].inner
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-def test_a_number_divides_by_its_inverse_as_in_eager_kernels_of_a_gpu(dtype):
-    x = rand(900).to(dtype)
-    wide = x if dtype == torch.float64 else x.float()
-    (made, third, all_), _ = run_interpreted(lambda x: (x / 49.0, x / 0.3, x.sum() / 1e-40), x)
-    assert torch.equal(made, (wide * (1 / wide.new_tensor(49.0))).to(dtype))
-    assert torch.equal(third, (wide * (1 / wide.new_tensor(0.3))).to(dtype))
-    assert all_.abs() > 1e38 or dtype == torch.float16

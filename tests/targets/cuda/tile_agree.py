@@ -9,8 +9,8 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "lower"))
 
-from graphs import HOST, compare, trace  # noqa: E402
-from groups import schedule_for  # noqa: E402
+from graphs import compare, trace  # noqa: E402
+from groups import CARDS, CudaTarget, schedule_for  # noqa: E402
 from interpreted import Runner  # noqa: E402
 
 from firebrick.config import Config  # noqa: E402
@@ -39,7 +39,7 @@ def run_interpreted(fn, *inputs):
 def planned(fn, *inputs):
     """The graph of a function, its schedule and the texts of its kernels."""
     graph = trace(fn, inputs, decompositions())
-    return (graph, *schedule_for(lower(graph, HOST, Config())))
+    return (graph, *schedule_for(lower(graph, {"cpu": CudaTarget(CARDS[90])}, Config())))
 
 
 def agree(fn, *inputs, tolerance=2e-6, exact=True):
