@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ZERO
-from firebrick.ir.loops.dtypes import BY_TORCH
+from firebrick.ir.index.expr import ONE, ZERO
+from firebrick.ir.loops.constructors import cast, op
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.ir.operators.convolution_op import convolution_op
 from firebrick.ir.operators.int8_op import int8_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
-from firebrick.lower.context import Lowering, dense_strides, shape_of, strides_of
+from firebrick.lower.context import Lowering, broadcast, dense_strides, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
@@ -62,10 +63,24 @@ def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
 
 
 def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
-    val = lw.node.meta["val"]
+    """A matmul in the library; of one row a sum in loops, where the target would rather have it so."""
+    val, (*added, x, y) = lw.node.meta["val"], args
+    row = not kwargs and x.rank == 2 and x.shape[0] is ONE and lw.config.numerics != "eager"
+    if row and lw.target.choices("aten::mv", (lw.node.args[-1].meta["val"].t(),))[0].name == "loops":  # type: ignore
+        return _row(lw, x, y, added)
     if not BY_TORCH[val.dtype].loops or strides_of(val) != contiguous_strides(shape_of(val)):
         return call(lw, *args, **kwargs)
     return lw.extern(_OUT_VARIANTS[lw.node.target], args, kwargs, into=True)
+
+
+def _row(lw: Lowering, x: TensorValue, y: TensorValue, added: list[TensorValue]) -> TensorValue:
+    lw.realize(x)
+    wide, shape = DTYPES[x.dtype].compute, (ONE, y.shape[1])
+    bias = lambda at: [cast(a.at(broadcast(a.shape, shape)(at)), wide) for a in added]  # noqa: E731
+    finish = lambda v, at: cast(op("add", v, *bias(at)) if added else v, x.dtype)  # noqa: E731
+    terms = lambda at: op("mul", cast(x.at((ZERO, at[0])), wide), cast(y.at(at), wide))  # noqa: E731
+    source = TensorValue(y.shape, wide, y.strides, formula=terms)
+    return lw.reduction("sum", source, (0,), body=lambda v, _: v, finish=finish, fake=lw.node.meta["val"])
 
 
 def _handwritten(lw: Lowering, *args: Any) -> Any:

@@ -28,7 +28,7 @@ static void *cpu_allocate(int index, int64_t bytes, FbHandle *owner) {
 
 static void cpu_free(void *memory, FbHandle owner) { free(memory); }
 
-static int cpu_launch(const FbWork *work, const FbLaunch *launch) {
+static int cpu_launch(FbWork *work, const FbLaunch *launch) {
     void (*kernel)(void *const *, const int64_t *);
     memcpy(&kernel, &launch->kernel, sizeof kernel);
     kernel(launch->buffers, launch->sizes);

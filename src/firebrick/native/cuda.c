@@ -42,7 +42,7 @@ void *fb_cuda_context(int index) {
 
 static int cuda_enter(int index, FbWork *work) {
     void *context = fb_cuda_context(index), *now = NULL;
-    work->entered = 0;
+    work->entered = work->begun = 0;
     work->stream = NULL;
     if (context == NULL || fb_cuda_done(fb_cuda_driver.get_context(&now), "context") < 0) return -1;
     if (now != context && fb_cuda_done(fb_cuda_driver.push_context(context), "context") < 0) return -1;
@@ -105,14 +105,16 @@ static int turn_back(int turned, int status) {
     return status;
 }
 
-static int cuda_launch(const FbWork *work, const FbLaunch *launch) {
+/* The first kernel waits for all that came before, so that the others may read what no kernel of the program writes at once. */
+static int cuda_launch(FbWork *work, const FbLaunch *launch) {
     const CudaKernel *kernel = launch->kernel;
     void *arguments[MOST_ARGUMENTS];
     CuAttribute dependent = {DEPENDENT, 0, {1}};
-    CuConfig config = {{1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, work->stream, &dependent, kernel->dependent};
+    CuConfig config = {{1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, work->stream, &dependent, kernel->dependent && work->begun};
     int status = prepare(launch, config.grid, arguments);
     if (status <= 0) return status;
     const int turned = turn_to(work);
+    work->begun = 1;
     return fb_cuda_done(turn_back(turned, fb_cuda_driver.launch(&config, kernel->function, arguments, NULL)), "launch");
 }
 

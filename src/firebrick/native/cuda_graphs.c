@@ -303,7 +303,7 @@ void fb_note_launch(const Program *program, Space *space, int step) {
 
 /* Copies a slot's bytes between the caller's memory and the recording's, as a node. */
 static int add_copy(const Program *program, Space *space, Recording *rec, int slot, int out, void *stream) {
-    FbWork work = {stream, NULL, 0};
+    FbWork work = {stream, NULL, 0, 0};
     Node node = {NULL, -1, slot, {{0}, {0}, 0, 0, 0}};
     const int64_t bytes = bytes_of(program, space, slot);
     void *inner = space->pointers[slot], *outer = rec->outer[slot];

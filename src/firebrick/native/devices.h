@@ -7,7 +7,7 @@
 /* A device during one call: the stream that its kernels go to, and what `leave` needs. */
 typedef struct {
     void *stream, *context;
-    uint8_t entered;
+    uint8_t entered, begun; /* begun: a kernel of the call was launched */
 } FbWork;
 
 /* One launch. kernel: what the row's loader gave. grid: programs along each axis; none on CPUs, which share the work out. */
@@ -29,7 +29,7 @@ typedef struct {
     void (*leave)(FbWork *work);
     void *(*allocate)(int index, int64_t bytes, FbHandle *owner); /* memory of one call or longer, and a tensor that owns it, or NULL */
     void (*free)(void *memory, FbHandle owner);
-    int (*launch)(const FbWork *work, const FbLaunch *launch);
+    int (*launch)(FbWork *work, const FbLaunch *launch);
     int (*copy)(const FbWork *work, void *to, const void *from, int64_t bytes);
     const char *(*error)(void); /* what went wrong last in this thread */
     /* A hash of dense rows that changes when any row or any column does; NULL where the host can't read the memory. */

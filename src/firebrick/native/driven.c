@@ -62,7 +62,7 @@ static PyObject *numbers(const int64_t *values, int count) {
     return list;
 }
 
-static int driven_launch(const FbWork *work, const FbLaunch *launch) {
+static int driven_launch(FbWork *work, const FbLaunch *launch) {
     PyGILState_STATE state = begin();
     PyObject *places = PyList_New(launch->buffer_count);
     for (int i = 0; places != NULL && i < launch->buffer_count; i++) PyList_SET_ITEM(places, i, PyLong_FromVoidPtr(launch->buffers[i]));

@@ -373,7 +373,7 @@ static int is_written(const Program *program, int slot) {
 /* Kernels are written for aligned addresses: a tensor that begins elsewhere is copied before, and back if it is written. */
 static int launch_aligned(const Program *program, Space *space, const Step *step, FbLaunch *launch, int from) {
     const Device *device = &program->devices[step->device];
-    const FbWork *work = &space->work[step->device];
+    FbWork *work = &space->work[step->device];
     const int alignment = device->machine->alignment;
     while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);

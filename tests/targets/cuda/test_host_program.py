@@ -23,7 +23,13 @@ def test_a_launch_gets_its_grid_buffers_sizes_and_attributes(driver, log):
     for n in (1, 4, 9):
         x = torch.randn(n)
         torch.testing.assert_close(run(x)[0], x + 1)
-    assert log()[-1] == "launch add 3 x 128 shared 70000 dependent 1"
+    assert log()[-1] == "launch add 3 x 128 shared 70000 dependent 0"
+
+
+def test_kernels_behind_the_first_may_start_before_the_one_before_them_is_done(driver, log):
+    run = executable({**ADD, "steps": [*ADD["steps"], ADD["steps"][1]]}, k=module("add", dependent=True))
+    run(torch.randn(4)), run(torch.randn(4))
+    assert [line.split()[-1] for line in log()] == ["0", "1", "0", "1"]
 
 
 def test_an_empty_grid_is_not_launched(driver, log):

@@ -6,17 +6,21 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import fx
 
 sys.path.append(str(Path(__file__).parents[2] / "lower"))
 
-from graphs import HOST, compare, trace  # noqa: E402
-from groups import schedule_for  # noqa: E402
+from graphs import compare, trace  # noqa: E402
+from groups import CARDS, CudaTarget, schedule_for  # noqa: E402
 from interpreted import Runner  # noqa: E402
 
+from firebrick import fuse  # noqa: E402
 from firebrick.config import Config  # noqa: E402
 from firebrick.ir.loops.bounds import CHECK  # noqa: E402
 from firebrick.ir.loops.program import Extern  # noqa: E402
 from firebrick.lower import lower  # noqa: E402
+from firebrick.passes import run_passes  # noqa: E402
+from firebrick.trace import trace_inference  # noqa: E402
 from firebrick.trace.decompositions import decompositions  # noqa: E402
 
 
@@ -39,7 +43,7 @@ def run_interpreted(fn, *inputs):
 def planned(fn, *inputs):
     """The graph of a function, its schedule and the texts of its kernels."""
     graph = trace(fn, inputs, decompositions())
-    return (graph, *schedule_for(lower(graph, HOST, Config())))
+    return (graph, *schedule_for(lower(graph, {"cpu": CudaTarget(CARDS[90])}, Config())))
 
 
 def agree(fn, *inputs, tolerance=2e-6, exact=True):
@@ -54,6 +58,15 @@ def agree(fn, *inputs, tolerance=2e-6, exact=True):
             if b.is_floating_point():
                 torch.testing.assert_close(b.double(), a.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
     return schedule
+
+
+def for_a_card(net, *inputs):
+    """The schedule of a module whose every step is made for a card, and its results."""
+    config, targets = Config(), {"cpu": CudaTarget(CARDS[90])}
+    with torch.no_grad():
+        graph = run_passes(trace_inference(fx.symbolic_trace(net), inputs, config), targets, config)
+        made = fuse.schedule(lower(graph, targets, config), targets, config)
+        return made, Runner(made, [targets["cpu"].kernel(k) for k in made.kernels])(inputs, graph.constants)
 
 
 def _tuple(value):

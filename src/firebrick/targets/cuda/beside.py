@@ -17,7 +17,7 @@ from firebrick.targets.cuda.tile import Body
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from firebrick.ir.kernels.schedule import Kernel
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Extern
     from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
@@ -79,6 +79,20 @@ def _touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
         return {a for a, p in pairs if not p.written}, {a for a, p in pairs if p.written}
     written = {*(o for o in step.outs if o is not None), *step.writes}
     return set(), written | set(_buffers([*step.args, *(v for _, v in step.kwargs)]))
+
+
+def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
+    """Kernel -> its parameters that in each launch are weights, which no step writes."""
+    kernels = {k.name: k for k in schedule.kernels}
+    steady = {b.name for b in schedule.program.buffers if b.kind in ("const", "derived")}
+    for step in schedule.steps:
+        steady -= _touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
+    found = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            pairs = zip(kernels[step.kernel].params, step.args, strict=True)
+            found[step.kernel] &= {p.name for p, a in pairs if a in steady and not p.number}
+    return found
 
 
 def _buffers(values: Iterable[object]) -> Iterable[str]:

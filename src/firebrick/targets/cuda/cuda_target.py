@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.artifact import Unit
 from firebrick.ir.index.expr import ONE, Expr, as_expr
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
@@ -13,7 +15,8 @@ from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.program import Ref
 from firebrick.targets.base import CALL, Choice, FusionFacts, Target
-from firebrick.targets.cuda.beside import side_by_side
+from firebrick.targets.cuda.attention import Attention, attention_text, plan_attention
+from firebrick.targets.cuda.beside import side_by_side, steady_params
 from firebrick.targets.cuda.convolutions import convolution_form
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
@@ -37,18 +40,16 @@ _DEPENDENT = 90
 """Capability from which kernels may start while the one before them still runs."""
 
 
-@lru_cache(maxsize=1)
-def _first_card() -> CudaTarget | None:
-    card = read_facts()
-    return None if card is None else CudaTarget(card)
+_first_card = lru_cache(maxsize=1)(read_facts)
 
 
 def find_card(config: Config) -> CudaTarget | None:
     """The GPU of this machine; None if it has none."""
-    del config
-    return _first_card()
+    card = _first_card()
+    return None if card is None else CudaTarget(card, config.numerics == "eager")
 
 
+_BY_ROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _UPDATED_AS = dict.fromkeys(("u8", "i8", "i16"), "i32") | dict.fromkeys(("bf16", "f16"), "f32")
 """Types for which there is no atomic operation, or not on every card."""
 
@@ -62,13 +63,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CudaTarget(Target):
-    """A GPU: kernels are Triton text."""
+    """A GPU: kernels are Triton text. exact: matmuls and attention have the library's bits."""
 
     card: CardFacts
+    exact: bool = False
 
     name = "cuda"
     shares_memory = True
     adds_bias = False
+    masks_parts = True
     numbers = frozenset({"f32", "f64", "i64", "i32"})
     updated_as = _UPDATED_AS
 
@@ -85,7 +88,12 @@ class CudaTarget(Target):
         return dtype in self.card.dtypes
 
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
-        """Of convolutions see `convolutions`; other matmuls stay with the library until they are planned."""
+        """Of convolutions see `convolutions`; other matmuls stay with the library until they are planned. A matrix in
+        rows of whole loads is read at the memory's rate by loops, not by the library's product with a vector."""
+        if op == "aten::mv":
+            matrix, (across, along), size = args[0], args[0].stride(), args[0].element_size()
+            known = matrix.dtype in _BY_ROW and isinstance(across, int)
+            return (Choice("loops", 0.7), CALL) if known and along == 1 and size * across % 16 == 0 else (CALL,)
         if op == "aten::convolution":
             return convolution_form(*args), CALL
         return (Choice("merged", 0.5) if op == "firebrick::products" and merges(*args) else CALL,)
@@ -100,32 +108,37 @@ class CudaTarget(Target):
         return side_by_side(steps, kernels, self.card, device)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
-        """Matmuls that the library does slowly. A check of indices stops the card where they lie, as in eager mode: to
-        read them would mean to wait."""
+        """Matmuls and attention that the library does slowly. A check of indices stops the card where they lie, as in
+        eager mode: to read them would mean to wait."""
         if call.op != CHECK:
-            return plan_product(call, buffers, self.card)
+            made = None if self.exact else plan_product(call, buffers, self.card)
+            return made if made or self.exact else plan_attention(call, buffers, self.card)
         extremes, low, high, *_ = call.args
         assert isinstance(extremes, Ref)
         sizes = tuple([as_expr(n) for n in (low, high) if isinstance(n, int | Expr)])
         return PlannedLaunch("check", (Param("a0", "i64", False),), Check(), (extremes.buffer,), sizes, (ONE,))
 
-    def kernel(self, kernel: Kernel, name: str = "") -> str:
-        """Text of one kernel, less what `source` puts before it."""
+    def kernel(self, kernel: Kernel, name: str = "", steady: frozenset[str] = frozenset()) -> str:
+        """Text of one kernel, less what `source` puts before it; `steady`: parameters that nothing writes."""
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
         if isinstance(kernel.body, Product):
             return product_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
-        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, dependent=self._is_dependent)
+        if isinstance(kernel.body, Attention):
+            return attention_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
+        rest = {"dependent": self._is_dependent, "steady": steady}
+        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """A module of Triton text for each kernel, since each becomes machine code of its own."""
         del config
-        return [unit_text([self.kernel(k)]) for k in schedule.kernels if k.device == self.name]
+        steady = steady_params(schedule)
+        return [unit_text([self.kernel(k, "", steady[k.name])]) for k in schedule.kernels if k.device == self.name]
 
     def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
         """The kernels as they are built, under names that say nothing of the graph: equal ones are built once."""
         del config
-        units = []
+        units, steady = [], steady_params(schedule)
         for k in schedule.kernels:
             name = k.name.partition("_")[2]
             signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
@@ -133,7 +146,9 @@ class CudaTarget(Target):
             ]
             rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
-            units.append(Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name)]), (k.name,), flags, "triton"))
+            units.append(
+                Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name, steady[k.name])]), (k.name,), flags, "triton")
+            )
         return tuple(units)
 
     @property

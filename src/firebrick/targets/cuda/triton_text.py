@@ -28,6 +28,7 @@ def check(a0, s0, s1):
     tl.device_assert((tl.load(a0) <= s1) & (tl.load(a0 + 1) >= s0), "index out of bounds")"""
 """A kernel that stops the device unless the greatest and the least of some indices are in range."""
 
+_LOAD = re.compile(r"tl\.load\((\w+) \+ ")
 DEPENDENT = (
     "tl.extra.cuda.gdc_launch_dependents()  # the next kernel may start once all programs of this one have",
     "tl.extra.cuda.gdc_wait()  # for what earlier kernels write",
@@ -42,7 +43,13 @@ def unit_text(kernels: Sequence[str]) -> str:
 
 
 def kernel_text(
-    name: str, body: Body, params: Sequence[Param], sizes: Sequence[str] = (), origin: str = "", dependent: bool = False
+    name: str,
+    body: Body,
+    params: Sequence[Param],
+    sizes: Sequence[str] = (),
+    origin: str = "",
+    dependent: bool = False,
+    steady: frozenset[str] = frozenset(),
 ) -> str:
     """The text of one kernel.
 
@@ -53,17 +60,40 @@ def kernel_text(
         sizes: names of those.
         origin: the user's file:line, for a comment.
         dependent: it is launched while the kernel before it still runs, and waits for it itself.
+        steady: parameters that no step of the program writes, so that they may be read before.
     """
     parameters, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
     before = [f"# {origin}"] if origin else []
-    lines = list(DEPENDENT) if dependent else []
     if len(body.parts) == 1:
-        lines += PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
+        lines = PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
+        lines = _waiting(lines, steady) if dependent else lines
     else:
-        functions, calls = _parts(name, body, parameters, numbers)
+        functions, lines = _parts(name, body, parameters, numbers)
         before = [*functions, *before]
-        lines += calls
+        lines = [*DEPENDENT, *lines] if dependent else lines
     return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(parameters)}):", *(INDENT + s for s in lines)])
+
+
+def _waiting(lines: list[str], steady: frozenset[str]) -> list[str]:
+    """The lines and the wait for earlier kernels, behind the loads that need not wait and what their addresses are
+    made of."""
+    ahead: list[str] = []
+    rest: list[str] = []
+    late: set[str] = set()
+    plain, loads = True, False
+    for line in lines:
+        name, _, text = line.partition(" = ")
+        plain = plain and name.isidentifier()
+        load = _LOAD.match(text)
+        may = load is not None and load[1] in steady if "tl.load(" in text else True
+        if plain and may and late.isdisjoint(re.findall(r"\w+", text)):
+            ahead.append(line)
+            loads = loads or load is not None
+            late |= {name} if load else set()
+        else:
+            rest.append(line)
+            late.add(name)
+    return [DEPENDENT[0], *ahead, DEPENDENT[1], *rest] if loads else [*DEPENDENT, *lines]
 
 
 def _parts(name: str, body: Body, parameters: list[str], numbers: list[str]) -> tuple[list[str], list[str]]:
