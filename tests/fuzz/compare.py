@@ -324,7 +324,7 @@ def compare(text: str, calls: int = 4, backend: str = "eager", strict: bool | No
     """
     named = re.search(r"^BACKEND = ['\"](\w+)['\"]", text, re.MULTILINE)
     backend = named.group(1) if named else backend
-    options = None if strict is None else {"strict": strict}
+    options = None if strict is None or backend != "firebrick" else {"strict": strict}
     compile_ = functools.partial(firebrick.compile, backend=backend, options=options)
     block = functools.partial(firebrick.compiled_backward, backend=backend, options=options)
     plain_space, space = load(text, "program"), load(text, "program", compile_, block)

@@ -1,5 +1,6 @@
 """A path is a constant, but what it asks the disk is not: `exists()` was answered once, when the code was captured."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ def test_exists(tmp_path):
 
 def test_names_are_constants():
     def f(x):
+        x = x * timedelta(hours=1).total_seconds()
         path = Path("a") / "b" / "c.tar.gz"
         return (
             x * len(path.parts),

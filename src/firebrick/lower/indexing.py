@@ -13,6 +13,7 @@ from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, m
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, end_of, place_of, rules, shape_of, strides_of
+from firebrick.lower.cuda_parts import MASKED, masked_parts, within
 from firebrick.lower.pointwise import float_value
 from firebrick.lower.tensors import TensorValue
 
@@ -87,8 +88,10 @@ def _cat(lw: Lowering, tensors: Sequence[TensorValue], dim: int = 0) -> TensorVa
     # Eager ignores empty vectors among tensors of more dimensions.
     parts = [t for t in tensors if t.rank == len(shape)]
     dtype = _out(lw)
-    name = lw.buffer(dtype, shape, strides)
     start: Expr = ZERO
+    if lw.target.masks_parts and 1 < len(parts) <= MASKED:
+        return masked_parts(lw, [converted(p, dtype) for p in parts], d)
+    name = lw.buffer(dtype, shape, strides)
     for part in parts:
         ref = Ref(name, part.shape, strides, start * strides[d])
         lw.store(converted(part, dtype), ref)
@@ -118,18 +121,6 @@ def _repeat(lw: Lowering, x: TensorValue, repeats: Sequence[int]) -> TensorValue
 # ---------------------------------------------------------------- parts of tensors
 
 
-def _within(i: Expr, low: Expr, high: Expr, size: Expr) -> Value:
-    """Whether low <= i < high, where 0 <= i < size is known."""
-    conditions = []
-    if low is not ZERO:
-        conditions.append(op("ge", index_value(i), index_value(low)))
-    if high is not size:
-        conditions.append(op("lt", index_value(i), index_value(high)))
-    if not conditions:
-        return TRUE
-    return conditions[0] if len(conditions) == 1 else op("and", *conditions)
-
-
 @_rule(aten.constant_pad_nd.default)
 def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) -> TensorValue:
     shape = shape_of(lw.node.meta["val"])
@@ -141,7 +132,7 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) ->
         cond: Value = TRUE
         at = []
         for i, low, n, size in zip(index, before, x.shape, shape, strict=True):
-            cond = op("and", cond, _within(i, as_expr(max(low, 0)), n + low, size))
+            cond = op("and", cond, within(i, as_expr(max(low, 0)), n + low, size))
             at.append(i - low)
         return masked(cond, x.at(tuple(at)), value)
 
@@ -171,7 +162,7 @@ def _slice_scatter(
 
     def formula(index: tuple[Expr, ...]) -> Value:
         i = index[d]
-        cond = _within(i, first, last, as_expr(size))
+        cond = within(i, first, last, as_expr(size))
         if step != 1:
             cond = op("and", cond, op("eq", index_value((i - first) % step), constant(0, "i64")))
         at = (*index[:d], (i - first) // step, *index[d + 1 :])

@@ -245,10 +245,11 @@ class Training:
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """Run the forward; gradients flow through what it returns."""
         tensors: list[torch.Tensor | None] = [*self.constants, *inputs]
-        before = Before(inputs, self._versions(inputs), random_states(self.plan.draws))
+        before = Before(inputs, {}, random_states(self.plan.draws))
         if self.plan.parts:
             with torch.no_grad():
                 results: Any = list(self.forward(*inputs))
+            before = replace(before, versions=self._versions(inputs))  # of what the forward left
             values = {place.at: results[place.at] for place in self.linked}
             for at in values:  # a node for the memory, and one for the tensor that the caller sees
                 results[at] = results[at].detach()
@@ -366,8 +367,7 @@ def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping
 
 def _severed(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """Return a leaf that requires gradients: a view of what requires them, or of what does not."""
-    if not base.requires_grad:
-        base = base.detach().requires_grad_()
+    base = base if base.requires_grad else base.detach().requires_grad_()
     with torch.no_grad():
         return base.as_strided(view.shape, view.stride(), view.storage_offset())
 
@@ -391,6 +391,7 @@ class _Node(torch.autograd.Function):
         (before, results, places), plan, inputs = begun, run.plan, begun[0].inputs
         if results is None:
             results, places = run.forward(*inputs), range(plan.results)
+            before = replace(before, versions=run._versions(inputs))
         ctx.run, ctx.part, ctx.places, ctx.size, ctx.sizes = run, part, places, len(tensors), run.sizes(inputs)
         dirty = [tensors[run.position(p)] for p in plan.dirty]
         hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
@@ -502,8 +503,7 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
     own = dict(zip([i for i in part.tangents if i in plan.own], kept[len(part.saved) :], strict=False))
     kept, inputs = kept[: len(part.saved)], kept[len(part.saved) + len(own) :]
     again = torch.is_grad_enabled()
-    positions = {Place("result", place): i for i, place in enumerate(ctx.places)}
-    positions |= {place: len(ctx.places) + i for i, place in enumerate(plan.dirty)}
+    positions = {p: i for i, p in enumerate([*[Place("result", at) for at in ctx.places], *plan.dirty])}
     tangents, present = [], []
     for i in part.tangents:
         gradient = gradients[positions[plan.tangents[i].of]]

@@ -144,6 +144,8 @@ class Target:
         templates: how kernels are written, by `kernel`.
         shares_memory: torch's tensors lie in its memory, and the native host drives it; otherwise the methods here do,
             and what tensors hold is copied to it.
+        adds_bias: a library's convolution adds the bias in its own kernel.
+        masks_parts: parts of a concatenation are read under masks where it is used, as launches cost more.
         numbers: short dtypes of which its kernels take a number in the CPU's memory by value.
         updated_as: short dtype -> the one in which elements are while several iterations add to them or raise them.
         library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
@@ -160,6 +162,7 @@ class Target:
     updated_as: Mapping[str, str] = {}
     shares_memory = False
     adds_bias = True
+    masks_parts = False
 
     # ------------------------------------------------------------ facts
 

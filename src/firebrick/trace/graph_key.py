@@ -32,10 +32,7 @@ def graph_text(gm: fx.GraphModule) -> str | None:
             numbers[node] = len(numbers)
             if node.op == "call_module":
                 return None
-            if node.op in ("placeholder", "get_attr"):
-                head = node.op if node.op == "placeholder" else f"get_attr {node.target}"
-            else:
-                head = f"{node.op} {_target_text(node.target)}"
+            head = node.op if node.op == "placeholder" else f"{node.op} {_target_text(node.target)}"
             kwargs = f" {_text(dict(node.kwargs), numbers)}" if node.kwargs else ""
             lines.append(f"{head} {_text(node.args, numbers)}{kwargs}")
     except _NoText:

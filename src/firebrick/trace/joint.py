@@ -22,12 +22,14 @@ from torch.utils import _pytree as pytree
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
+from firebrick.fakes.node_values import acts
 from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
 from firebrick.trace.linear import nonlinear
+from firebrick.trace.recompute import is_random
 from firebrick.trace.result_cuts import Cuts, NotApart, cuts_of, ends_of, in_order
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws, map_records
@@ -581,13 +583,17 @@ class _GradientsFinish(_JointFinish):
         written = super()._mutations()
         if any(isinstance(r, Value) and r.storage.origin in written for r in self.results):
             raise LoweringError("a gradient is a tensor that the graph writes to")
-        self.written = {origin.name for origin in written}
+        self.written = {origin.name: storage.record for origin, storage in written.items()}
         return {}
 
     def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
         gm, constants = super().graph(flat)
-        for node in gm.graph.nodes:
-            name = node.name if node.op == "placeholder" else node.target
-            if name in self.written and node.op in ("placeholder", "get_attr") and node.users:
-                raise LoweringError(f"gradients of gradients need what {name} held before the graph wrote to it")
+        for node in [n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr") and n.target in self.written]:
+            readers, now = [*node.users], self.written[node.target].node
+            if now is not None and now is not node:  # the memory holds it
+                now.replace_all_uses_with(node)
+                gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or acts(n) or is_random(n))
+            if not node.users.keys().isdisjoint(readers):
+                raise LoweringError(f"gradients of gradients need what {node.target} held before the graph wrote to it")
+        gm.recompile()
         return gm, constants

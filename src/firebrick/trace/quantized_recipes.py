@@ -20,8 +20,7 @@ def _quantize(x: Tensor, scale: Tensor, point: Tensor, low: int, high: int, dtyp
 def _dequantize(
     x: Tensor, scale: Tensor, point: Tensor, low: int, high: int, dtype: torch.dtype, *, out_dtype: Any = None
 ) -> Tensor:
-    wide = torch.float32 if out_dtype is None else out_dtype
-    if wide is not torch.float32 or x.dtype is not dtype:
+    if out_dtype not in (None, torch.float32) or x.dtype is not dtype:
         return NotImplemented
     return (x.float() - point.reshape(()).float()) * scale.reshape(()).float()
 

@@ -85,10 +85,6 @@ class Phases:
         used = [i for n in self.backward for i in n.all_input_nodes]
         self.needed = dict.fromkeys(n for n in (*used, *gradients) if n in self.forward)
 
-    def user_visible(self) -> set[fx.Node]:
-        """Nodes whose memory the caller sees as a result, and may write."""
-        return {base_of(r) for r in self.results}
-
 
 def ancestors(nodes: Iterable[fx.Node], stops: Collection[fx.Node] = ()) -> set[fx.Node]:
     """Return the nodes and all that they need, as far as `stops`, and these."""
@@ -149,7 +145,7 @@ def _cut(
     joint: JointGraph, phases: Phases, works: Mapping[fx.Node, float] | None, step: int = 0
 ) -> tuple[list[fx.Node], int]:
     """What is saved, and its bytes; `works`: of what may be computed again, at the price of this step."""
-    written, visible = set(joint.mutated), phases.user_visible()
+    written, visible = set(joint.mutated), {base_of(r) for r in phases.results}  # the caller sees and may write it
     network, entries = Network(), {}
     exits: dict[fx.Node, int] = {}
     read = {base_of(n) for n in phases.needed}

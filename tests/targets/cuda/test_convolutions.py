@@ -5,19 +5,11 @@ import copy
 import pytest
 import torch
 from interpreted import AVAILABLE
-from torch import fx, nn
+from torch import nn
 
 if AVAILABLE:
-    from groups import CARDS, CudaTarget
-    from interpreted import Runner
-
-from firebrick import fuse
-from firebrick.config import Config
-from firebrick.ir.loops.bounds import CHECK
-from firebrick.ir.loops.program import Extern
-from firebrick.lower import lower
-from firebrick.passes import run_passes
-from firebrick.trace import trace_inference
+    from tile_agree import calls as calls_of
+    from tile_agree import for_a_card, launches
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not AVAILABLE, reason="no triton")]
 aten = torch.ops.aten
@@ -43,22 +35,19 @@ def cudnn():
 
 def check(net, x, tolerance=2e-2):
     """The calls and the launches of a module compiled for a card, whose results are eager's."""
-    net, config, targets = net.eval(), Config(), {"cpu": CudaTarget(CARDS[90])}
+    net = net.eval()
     for norm in net.modules():
         if isinstance(norm, nn.BatchNorm2d):
             for t in (norm.running_mean, norm.weight, norm.bias):
                 nn.init.normal_(t)
+    made, results = for_a_card(net, x)
     with torch.no_grad():
-        graph = run_passes(trace_inference(fx.symbolic_trace(net), [x], config), targets, config)
-        made = fuse.schedule(lower(graph, targets, config), targets, config)
-        run = Runner(made, [targets["cpu"].kernel(k) for k in made.kernels])
         want, wide = net(x), copy.deepcopy(net).double()(x.double())
-        for a, b, c in zip(*[t if isinstance(t, tuple) else (t,) for t in (run([x], graph.constants), want, wide)]):
-            assert a.stride() == b.stride()
-            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-            assert (a.double() - c).norm() <= 2 * (b.double() - c).norm() + 1e-6
-    calls = [s.op.removeprefix("aten::") for s in made.steps if isinstance(s, Extern) and s.op != CHECK]
-    return calls, sum(not isinstance(s, Extern) for s in made.steps)
+    for a, b, c in zip(results, *[t if isinstance(t, tuple) else (t,) for t in (want, wide)], strict=True):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+        assert (a.double() - c).norm() <= 2 * (b.double() - c).norm() + 1e-6
+    return [op.removeprefix("aten::") for op in calls_of(made)], launches(made)
 
 
 class Bottleneck(nn.Module):

@@ -4,18 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from interpreted import AVAILABLE
-from torch import fx, nn
+from torch import nn
 
 if AVAILABLE:
-    from groups import CARDS, CudaTarget
-    from interpreted import Runner
+    from tile_agree import for_a_card
 
-from firebrick import fuse
-from firebrick.config import Config
 from firebrick.ir.loops.program import Extern
-from firebrick.lower import lower
-from firebrick.passes import run_passes
-from firebrick.trace import trace_inference
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no triton")
 
@@ -33,15 +27,6 @@ class Attention(nn.Module):
         return self.words(self.o(y)), q
 
 
-def compiled(net, x):
-    """The schedule of a module for a card, and its results."""
-    config, targets = Config(), {"cpu": CudaTarget(CARDS[90])}
-    with torch.no_grad():
-        graph = run_passes(trace_inference(fx.symbolic_trace(net), [x], config), targets, config)
-        made = fuse.schedule(lower(graph, targets, config), targets, config)
-        return made, Runner(made, [targets["cpu"].kernel(k) for k in made.kernels])([x], graph.constants)
-
-
 def products(schedule):
     return sum(isinstance(s, Extern) and s.op in ("aten::mm.out", "aten::addmm.out") for s in schedule.steps)
 
@@ -49,7 +34,7 @@ def products(schedule):
 @pytest.mark.parametrize("bias", [True, False])
 def test_projections_of_attention_are_one_matmul_that_is_read_where_it_lies(bias):
     net, x = Attention(bias=bias, width=64).eval(), torch.randn(2, 24, 64)
-    made, results = compiled(net, x)
+    made, results = for_a_card(net, x)
     assert products(made) == 3
     copies = [s for s in made.steps if not isinstance(s, Extern)]
     assert len(copies) == 1  # the returned one lies as eager's does
@@ -67,5 +52,5 @@ def test_projections_of_attention_are_one_matmul_that_is_read_where_it_lies(bias
     ids=["memory", "rows"],
 )
 def test_others_stay_apart(net, x):
-    made, _ = compiled(net.eval(), x)
+    made, _ = for_a_card(net.eval(), x)
     assert products(made) == 5

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import fx
 
 sys.path.append(str(Path(__file__).parents[2] / "lower"))
 
@@ -13,10 +14,13 @@ from graphs import compare, trace  # noqa: E402
 from groups import CARDS, CudaTarget, schedule_for  # noqa: E402
 from interpreted import Runner  # noqa: E402
 
+from firebrick import fuse  # noqa: E402
 from firebrick.config import Config  # noqa: E402
 from firebrick.ir.loops.bounds import CHECK  # noqa: E402
 from firebrick.ir.loops.program import Extern  # noqa: E402
 from firebrick.lower import lower  # noqa: E402
+from firebrick.passes import run_passes  # noqa: E402
+from firebrick.trace import trace_inference  # noqa: E402
 from firebrick.trace.decompositions import decompositions  # noqa: E402
 
 
@@ -54,6 +58,15 @@ def agree(fn, *inputs, tolerance=2e-6, exact=True):
             if b.is_floating_point():
                 torch.testing.assert_close(b.double(), a.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
     return schedule
+
+
+def for_a_card(net, *inputs):
+    """The schedule of a module whose every step is made for a card, and its results."""
+    config, targets = Config(), {"cpu": CudaTarget(CARDS[90])}
+    with torch.no_grad():
+        graph = run_passes(trace_inference(fx.symbolic_trace(net), inputs, config), targets, config)
+        made = fuse.schedule(lower(graph, targets, config), targets, config)
+        return made, Runner(made, [targets["cpu"].kernel(k) for k in made.kernels])(inputs, graph.constants)
 
 
 def _tuple(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import datetime
 import functools
 import math
 import operator
@@ -73,8 +74,8 @@ OPAQUE_MODULES.update(
 )  # fmt: skip
 
 
-@handles_each(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath)
-def _path(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+@handles_each(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta)
+def _unchanging(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(cls, args, kwargs)
 
 

@@ -56,6 +56,8 @@ def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwar
     try:
         hosts = tuple(base.realize().as_constant() for base in bases)
         named = {key: value.realize().as_constant() for key, value in keywords.items()}
+        if "__classdictcell__" in entries:  # what evaluates type parameters looks into the real namespace
+            raise NotConstant("scope of type parameters")
     except NotConstant as error:
         raise Break("unsupported-instruction", f"a class is made with a {error} that is not constant") from None
     cell = entries.pop("__classcell__", None)

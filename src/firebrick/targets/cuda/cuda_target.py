@@ -71,6 +71,7 @@ class CudaTarget(Target):
     name = "cuda"
     shares_memory = True
     adds_bias = False
+    masks_parts = True
     numbers = frozenset({"f32", "f64", "i64", "i32"})
     updated_as = _UPDATED_AS
 
