@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.loops.program import Ref
+from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cuda.launches import beside
 from firebrick.targets.cuda.tile import Body
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Extern
     from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
 
@@ -82,13 +81,14 @@ def _touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
 
 
 def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
-    """Kernel -> its parameters that in each launch are weights, which no step writes."""
+    """Kernel -> its parameters that in each launch are weights, which no step writes; others' kernels write none."""
     kernels = {k.name: k for k in schedule.kernels}
+    steps = [s for s in schedule.steps if isinstance(s, Extern) or s.kernel in kernels]
     steady = {b.name for b in schedule.program.buffers if b.kind in ("const", "derived")}
-    for step in schedule.steps:
+    for step in steps:
         steady -= _touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
     found = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
-    for step in schedule.steps:
+    for step in steps:
         if isinstance(step, Launch):
             pairs = zip(kernels[step.kernel].params, step.args, strict=True)
             found[step.kernel] &= {p.name for p, a in pairs if a in steady and not p.number}
