@@ -407,8 +407,8 @@ class GraphBuilder:
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
                 if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
-                check = functools.partial(check_accepted, target, args, kwargs)
-                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), check)
+                call, check = SHAPES.get(target, target), functools.partial(check_accepted, target, args, kwargs)
+                return with_kernels_in_python(lambda: call(*args, **kwargs), check)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:
@@ -418,8 +418,9 @@ class GraphBuilder:
         except DataDecides as error:
             raise Break("data-dependent-branch", f"{_name_of(target)}: {error} of a size that data decide") from error
         except Exception as error:
-            text = str(error).split("\n", 1)[0]
-            broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
+            broken = Break(
+                "fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {error}".partition("\n")[0]
+            )
             if not isinstance(target, Nested):
                 broken.raises = functools.partial(_raises, op, target, args, kwargs)
             raise broken from error
