@@ -41,7 +41,6 @@ from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
-from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
@@ -407,8 +406,9 @@ class GraphBuilder:
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
                 if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
-                call, check = SHAPES.get(target, target), functools.partial(check_accepted, target, args, kwargs)
-                return with_kernels_in_python(lambda: call(*args, **kwargs), check)
+                return with_kernels_in_python(
+                    lambda: SHAPES.get(target, target)(*args, **kwargs), (target, args, kwargs)
+                )
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:
@@ -418,9 +418,8 @@ class GraphBuilder:
         except DataDecides as error:
             raise Break("data-dependent-branch", f"{_name_of(target)}: {error} of a size that data decide") from error
         except Exception as error:
-            broken = Break(
-                "fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {error}".partition("\n")[0]
-            )
+            text = str(error).split("\n", 1)[0]
+            broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
             if not isinstance(target, Nested):
                 broken.raises = functools.partial(_raises, op, target, args, kwargs)
             raise broken from error

@@ -95,9 +95,9 @@ class AskedForNumbers(Exception):
     """A kernel in C++ wants sizes as numbers; one in Python may not, see `with_kernels_in_python`."""
 
 
-def with_kernels_in_python(call: Callable[[], Any], check: Callable[[Any], None] | None = None) -> Any:
-    """Make a call; if kernels in C++ need numbers, by those in Python where there are some, which refuse less: `check`
-    looks at what they give."""
+def with_kernels_in_python(call: Callable[[], Any], asked: tuple[Any, Any, Any] | None = None) -> Any:
+    """Make a call; if kernels in C++ need numbers, by those in Python where there are some, which refuse less: `asked`
+    is the call that eager must take too."""
     try:
         return call()
     except (AskedForNumbers, RuntimeError) as error:
@@ -105,8 +105,8 @@ def with_kernels_in_python(call: Callable[[], Any], check: Callable[[Any], None]
             raise
         with enable_python_dispatcher():
             result = call()
-        if check is not None:
-            check(result)
+        if asked is not None:
+            check_accepted(*asked, result)
         return result
 
 
