@@ -406,9 +406,7 @@ class GraphBuilder:
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
                 if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
-                return with_kernels_in_python(
-                    lambda: SHAPES.get(target, target)(*args, **kwargs), (target, args, kwargs)
-                )
+                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), target, args, kwargs)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

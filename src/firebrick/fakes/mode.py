@@ -95,7 +95,7 @@ class AskedForNumbers(Exception):
     """A kernel in C++ wants sizes as numbers; one in Python may not, see `with_kernels_in_python`."""
 
 
-def with_kernels_in_python(call: Callable[[], Any], asked: tuple[Any, Any, Any] | None = None) -> Any:
+def with_kernels_in_python(call: Callable[[], Any], *asked: Any) -> Any:
     """Make a call; if kernels in C++ need numbers, by those in Python where there are some, which refuse less: `asked`
     is the call that eager must take too."""
     try:
@@ -105,7 +105,7 @@ def with_kernels_in_python(call: Callable[[], Any], asked: tuple[Any, Any, Any] 
             raise
         with enable_python_dispatcher():
             result = call()
-        if asked is not None:
+        if asked:
             check_accepted(*asked, result)
         return result
 
