@@ -55,7 +55,7 @@ EXPRESSIONS = {
         float('1.5') | sum([{float}, {float}], 0.5) | statistics_({list}) | torch.finfo(torch.float32).eps
     """,
     "bool": """
-        id({vec}) == id({vec}) | id({mat}) in {{id({mat}), id({vec})}} | hash({vec}) == hash({vec}) | len({{id({vec}), id({vec})}}) == 1
+        id({vec!}) == id({vec!}) | id({mat!}) in {{id({mat!}), id({vec!})}} | hash({vec!}) == hash({vec!}) | len({{id({vec!}), id({vec!})}}) == 1
         {int} > {int} | {int} == {int} | {float} < {float} | not {bool} | {bool} and {bool} | {bool} or {bool} | True | False
         {int} in {list} | 'a' in {dict} | {int} < {int} <= {int} | {vec} is {vec} | {list} == {list} | isinstance({box}, Loud)
         bool({list}) | {str} != 'a' | any(q > 1 for q in {list}) | all({list}) | {int} not in {set} | {sc}.item() > 0

@@ -106,7 +106,7 @@ def with_kernels_in_python(call: Callable[[], Any], *asked: Any) -> Any:
         with enable_python_dispatcher():
             result = call()
         if asked:
-            check_accepted(*asked, result)
+            check_accepted(asked[0], asked[1], asked[2], result)
         return result
 
 
