@@ -74,13 +74,18 @@ def _fit(shapes: list[list[Any]], sizes: Sizes) -> None:
                 sizes.ask("==", n, wide[0], "expected")
 
 
-def elementwise(tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None = None) -> tuple[Shape, Shape]:
-    """Return shape and strides of an elementwise result; `strides`: those of the operands if not their own."""
+def elementwise(
+    tensors: Sequence[torch.Tensor], strides: Sequence[Shape] | None = None, numbers: bool = False
+) -> tuple[Shape, Shape]:
+    """Return shape and strides of an elementwise result; `strides`: those of the operands if not their own. `numbers`:
+    there are operands that are numbers, which kernels take for tensors of another shape."""
     shapes = [tuple(t.shape) for t in tensors]
     shape = broadcast(shapes)
-    whole = all(len(s) == len(shape) and s == shape for s in shapes)
+    whole = not numbers and all(len(s) == len(shape) and s == shape for s in shapes)
     if whole and all(t.is_contiguous() for t in tensors):
         return shape, contiguous(shape)
+    if whole and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in tensors):
+        return shape, channels_last(shape)
     laid = [t.stride() for t in tensors] if strides is None else strides
     if whole and all(x == laid[0] for x in laid) and is_dense(shape, laid[0]):
         return shape, laid[0]
@@ -114,44 +119,39 @@ def _pointwise(kind: str, count: int) -> _Rule:
             dtype = args[0].dtype
         elif kind == "power" and dtype is torch.bool:
             dtype = torch.int64
-        shape, strides = elementwise(tensors, None if kind == "self" else _converted(tensors, dtype))
+        numbers = kind not in ("power", "clamp") and len(tensors) < len(operands)
+        shape, strides = elementwise(tensors, None if kind == "self" else _converted(tensors, dtype), numbers)
         return Spec(shape, torch.bool if kind == "bool" else dtype, strides)
 
     return rule
 
 
 _POINTWISE: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(("relu", "sign", "floor", "ceil", "trunc", "round", "bitwise_not", "abs"), ("same", 1)),
-    **dict.fromkeys(("gelu", "silu", "hardswish", "hardsigmoid", "mish", "leaky_relu", "elu", "softplus"), ("same", 1)),
-    **dict.fromkeys(("selu", "celu", "hardtanh", "threshold", "nan_to_num", "frac", "positive", "relu6"), ("same", 1)),
-    **dict.fromkeys(("softshrink", "hardshrink"), ("same", 1)),
+    **dict.fromkeys("relu sign floor ceil trunc round bitwise_not abs gelu silu hardswish mish".split(), ("same", 1)),
+    **dict.fromkeys("hardsigmoid leaky_relu elu softplus selu celu hardtanh threshold".split(), ("same", 1)),
+    **dict.fromkeys("nan_to_num frac positive relu6 softshrink hardshrink".split(), ("same", 1)),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), ("float", 1)),
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh"), ("float", 1)),
     **dict.fromkeys(("acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "reciprocal", "lgamma"), ("float", 1)),
     **dict.fromkeys(("digamma", "logit", "sinc"), ("float", 1)),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "isposinf", "isneginf"), ("bool", 1)),
-    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin", "fmod"), ("same", 2)),
-    **dict.fromkeys(("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "floor_divide", "gcd"), ("same", 2)),
-    **dict.fromkeys(
-        ("bitwise_left_shift", "bitwise_right_shift", "hypot", "nextafter", "logaddexp", "heaviside"), ("same", 2)
-    ),
-    **dict.fromkeys(("clamp_min", "clamp_max", "logaddexp2"), ("same", 2)),
+    **dict.fromkeys("add sub mul maximum minimum fmax fmin fmod remainder floor_divide gcd".split(), ("same", 2)),
+    **dict.fromkeys("bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split(), ("same", 2)),
+    **dict.fromkeys("hypot nextafter logaddexp logaddexp2 heaviside".split(), ("same", 2)),
+    **dict.fromkeys(("clamp_min", "clamp_max"), ("clamp", 2)),
     **dict.fromkeys(("atan2", "copysign", "xlogy", "special_xlog1py"), ("float", 2)),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), ("bool", 2)),
     **dict.fromkeys(
         [f"special_{kind}_polynomial_{letter}" for kind in ("chebyshev", "shifted_chebyshev") for letter in "tuvw"],
         ("float", 2),
     ),
-    **dict.fromkeys(
-        [f"special_{kind}" for kind in ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l")],
-        ("float", 2),
-    ),
-    **dict.fromkeys(("special_legendre_polynomial_p", "special_zeta", "igamma", "igammac"), ("float", 2)),
+    **dict.fromkeys("special_hermite_polynomial_h special_hermite_polynomial_he special_zeta".split(), ("float", 2)),
+    **dict.fromkeys("special_laguerre_polynomial_l special_legendre_polynomial_p igamma igammac".split(), ("float", 2)),
     "neg": ("number", 1),
     "div": ("div", 2),
     "true_divide": ("float", 2),
     "pow": ("power", 2),
-    "clamp": ("same", 3),
+    "clamp": ("clamp", 3),
     "addcmul": ("same", 3),
     "addcdiv": ("same", 3),
     "masked_fill": ("self", 2),
@@ -159,7 +159,7 @@ _POINTWISE: dict[str, tuple[str, int]] = {
 """Op name -> (how its dtype follows, number of operands).
 
 same: the promoted dtype. number: that too, and no bool. float: integers become the default float. bool. self: the
-first operand's. power: bool becomes int64. div: float unless rounded.
+first operand's. power: bool becomes int64. div: float unless rounded. clamp: as same; numbers are no operands.
 """
 
 
@@ -495,7 +495,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Spec:
 def _rsub(x: Any, other: Any, alpha: Any = 1) -> Spec:
     """The kernel subtracts the other way round, so its operands' order is the other one."""
     dtype, tensors = promote([x, other]), [other, x] if isinstance(other, torch.Tensor) else [x]
-    shape, strides = elementwise(tensors, _converted(tensors, dtype))
+    shape, strides = elementwise(tensors, _converted(tensors, dtype), len(tensors) < 2)
     return Spec(shape, dtype, strides)
 
 
@@ -687,8 +687,9 @@ RULES: dict[Any, Callable[..., Any]] = {
     # Its kernel makes a contiguous result of any exponent.
     aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.
-    **dict.fromkeys((aten.__lshift__.Scalar, aten.__rshift__.Scalar), _pointwise("same", 2)),
-    **dict.fromkeys((aten.__lshift__.Tensor, aten.__rshift__.Tensor), _pointwise("same", 2)),
+    **dict.fromkeys(
+        ops("__lshift__.Scalar __rshift__.Scalar __lshift__.Tensor __rshift__.Tensor"), _pointwise("same", 2)
+    ),
 }
 """Op -> rule of its arguments, for ops that have one of their own."""
 
