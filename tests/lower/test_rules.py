@@ -10,7 +10,7 @@ import torch
 from graphs import check_op, externs
 
 from firebrick.ir.loops.dtypes import BY_TORCH
-from firebrick.lower import RULES, bags, sampling, updates
+from firebrick.lower import RULES, bags, cuda_convolutions, sampling, updates
 from firebrick.lower.library_calls import RULES as CALLS
 
 aten = torch.ops.aten
@@ -333,8 +333,8 @@ ELSEWHERE = {
     *(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default),
 }
 """Lowered only where one of two results is used: tested in test_lower and codegen/test_windows.py."""
-# Tested with their schedules, in codegen/test_updates.py, test_sampling.py and test_bags.py.
-ELSEWHERE |= updates.RULES.keys() | sampling.RULES.keys() | bags.RULES.keys()
+# Tested with their schedules, in codegen/test_updates.py, test_sampling.py and test_bags.py; cuda/test_convolutions.py.
+ELSEWHERE |= updates.RULES.keys() | sampling.RULES.keys() | bags.RULES.keys() | cuda_convolutions.RULES.keys()
 
 TOLERANCE: dict[Any, float] = {aten.lgamma.default: 1e-5, aten.prod.default: 1e-5}
 """Ops whose own kernels in eager differ from the scalar function's by more."""

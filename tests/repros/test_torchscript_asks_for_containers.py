@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple, get_args, get_origin  # noqa: UP035  as TorchScript spells them
+from typing import Any, Dict, List, Optional, Tuple, Union, get_args, get_origin  # noqa: UP035  as TorchScript spells them
 
 import pytest
 import torch
@@ -45,3 +45,12 @@ def test_parts_of_an_alias_that_may_be_another(monkeypatch: pytest.MonkeyPatch) 
     assert compiled(X).equal(f(X))
     monkeypatch.setitem(globals(), "ALIAS", List[torch.Tensor])  # noqa: UP006
     assert compiled(X).equal(f(X))
+
+
+def test_the_origin_of_an_alias_is_no_method() -> None:
+    # `typing.Union` can be called, and was taken for a method of the alias
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        return x + 1, ALIAS.__origin__ is Union, get_origin(ALIAS) is ALIAS.__origin__, ALIAS.__origin__
+
+    made = firebrick.compile(f, fullgraph=True)(X)
+    assert made[1:] == (True, True, Union)

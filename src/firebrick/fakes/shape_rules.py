@@ -305,8 +305,8 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
         raise NoRule
     lead = x.dim() - len(shape)
     for sizes in (x.shape[lead:], *[t.shape for t in (weight, bias) if t is not None]):  # symbols have to be the same
-        for size, wanted in zip(sizes, shape, strict=True):
-            torch._check(size == wanted)
+        if any(size != wanted for size, wanted in zip(sizes, shape, strict=True)):
+            raise NoRule  # PyTorch's code says what is wrong
     stat = Spec((*x.shape[:lead], *([1] * len(shape))), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat
 
@@ -687,9 +687,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     # Its kernel makes a contiguous result of any exponent.
     aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.
-    **dict.fromkeys(
-        ops("__lshift__.Scalar __rshift__.Scalar __lshift__.Tensor __rshift__.Tensor"), _pointwise("same", 2)
-    ),
+    **dict.fromkeys((aten.__lshift__.Scalar, aten.__rshift__.Scalar), _pointwise("same", 2)),
+    **dict.fromkeys((aten.__lshift__.Tensor, aten.__rshift__.Tensor), _pointwise("same", 2)),
 }
 """Op -> rule of its arguments, for ops that have one of their own."""
 

@@ -30,12 +30,14 @@ def _convolution(
     lw: Lowering, x: TensorValue, weight: TensorValue, bias: TensorValue | None, *rest: Any
 ) -> TensorValue:
     """The image without the bias, which what follows adds on its way."""
+    if lw.target.adds_bias:
+        raise Declined  # asking for a form may ask for sizes that are symbols
     fakes = [n.meta["val"] for n in lw.node.args[:2]]  # type: ignore[union-attr]
     stride, padding, dilation, transposed, _, groups = rest
     val = lw.node.meta["val"]
     form = lw.target.choices("aten::convolution", (*fakes, stride, padding, dilation, groups, val))[0]
     if transposed or form.name != "loops" or lw.config.numerics == "eager":
-        if lw.target.adds_bias or bias is None or not DTYPES[x.dtype].is_float:
+        if bias is None or not DTYPES[x.dtype].is_float:
             raise Declined
         image = call(lw, x, weight, None, *rest)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import string
 import types
@@ -86,7 +87,7 @@ class ConstantValue(Value):
             attribute = getattr(self.value, name)
         except AttributeError as error:
             interp.raise_real(error)
-        if callable(attribute) and not isinstance(attribute, type):
+        if inspect.isroutine(attribute):
             return MethodValue(self, name)
         return interp.tracer.known(attribute)
 
