@@ -1,12 +1,15 @@
-"""A driver in place of a card's."""
+"""A driver and a library in place of a card's."""
 
 import ctypes
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from firebrick import _native
+
+aten = torch.ops.aten
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +28,21 @@ def log(driver):
     driver.fake_clear()
     driver.fake_fail(0)
     return lambda: driver.fake_log().decode().split("\n")[:-1]
+
+
+def _fused(x, w, bias, stride, padding, dilation, groups):
+    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups))
+
+
+def _added(x, w, z, alpha, bias, stride, padding, dilation, groups):
+    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups) + alpha * z)
+
+
+@pytest.fixture(scope="module")
+def cudnn():
+    """The library's calls, on a CPU."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("cudnn_convolution_relu", _fused, "CPU")
+    library.impl("cudnn_convolution_add_relu", _added, "CPU")
+    yield
+    library._destroy()

@@ -13,7 +13,7 @@ from firebrick.targets.cuda.cuda_target import CudaTarget
 from firebrick.targets.cuda.facts import CARDS
 from firebrick.trace import trace_inference
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("cudnn")]
 aten = torch.ops.aten
 
 
@@ -27,24 +27,6 @@ class Net(nn.Module):
     def forward(self, x):
         y = torch.relu(self.norm(self.first(x)))
         return self.second(y) + y, y.mean((2, 3)), y.flatten(1)
-
-
-def _fused(x, w, bias, stride, padding, dilation, groups):
-    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups))
-
-
-def _added(x, w, z, alpha, bias, stride, padding, dilation, groups):
-    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups) + alpha * z)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cudnn():
-    """The library's calls, on a CPU."""
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("cudnn_convolution_relu", _fused, "CPU")
-    library.impl("cudnn_convolution_add_relu", _added, "CPU")
-    yield
-    library._destroy()
 
 
 def made_for_a_card(net, x):

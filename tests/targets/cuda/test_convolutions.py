@@ -11,26 +11,7 @@ if AVAILABLE:
     from tile_agree import calls as calls_of
     from tile_agree import for_a_card, launches
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not AVAILABLE, reason="no triton")]
-aten = torch.ops.aten
-
-
-def _fused(x, w, bias, stride, padding, dilation, groups):
-    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups))
-
-
-def _added(x, w, z, alpha, bias, stride, padding, dilation, groups):
-    return torch.relu(aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups) + alpha * z)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cudnn():
-    """The library's calls, on a CPU."""
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("cudnn_convolution_relu", _fused, "CPU")
-    library.impl("cudnn_convolution_add_relu", _added, "CPU")
-    yield
-    library._destroy()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cudnn"), pytest.mark.skipif(not AVAILABLE, reason="no triton")]
 
 
 def check(net, x, tolerance=2e-2):
