@@ -1,11 +1,13 @@
-"""Where a graph is cut so that DistributedDataParallel sends gradients while the backward goes on.
+"""Where a graph is cut, so that gradients are known where autograd, or DistributedDataParallel, looks for them.
 
-Its reducer sends a bucket of gradients once the engine has given it the last of them, and a compiled backward gives all
-gradients at its end. So each bucket gets a backward, and with it a graph, of its own.
+The wrapper's reducer sends a bucket of gradients once the engine has given it the last of them, and a compiled backward
+gives all gradients at its end. So each bucket gets a backward, and with it a graph, of its own. Results that are views
+of one memory get their gradients from each other by autograd: what is made of them is another graph.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.trace.result_cuts import has_history, memory_of
 
 if TYPE_CHECKING:
     from torch import fx
 
 _MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_autocast", "_exit_autocast")
+_MOST = 8
+"""More results that share memory have no graph behind them."""
 
 
 def bucket_bytes() -> tuple[int, int] | None:
@@ -58,6 +63,33 @@ def bucket_starts(gm: fx.GraphModule, first: int, cap: int) -> frozenset[fx.Node
     return frozenset(starts)
 
 
+def shared_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
+    """The nodes that begin a graph of their own, since they are made of a result that shares memory with another."""
+    nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    memory = {n: {*memory_of(n)} for n in gm.graph.nodes}
+    results = [n for n in dict.fromkeys(gm.graph.output_node().all_input_nodes) if has_history(n)]
+    given = [n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")]
+    holders = Counter(at for n in (*given, *results) for at in memory[n])
+    shared = [n for n in results if any(holders[at] > 1 for at in memory[n])]
+    place = {node: i for i, node in enumerate(nodes)}
+    last = [max((place[u] for u in node.users if u in place), default=-1) for node in nodes]
+    modes = [getattr(node.target, "__name__", "") for node in nodes]
+    rows, starts = [], list[int]()
+    for result in shared:
+        views = {result}  # as far as they are made of it
+        for at in range(place[result] + 1, len(nodes)):
+            if has_history(nodes[at]) and not views.isdisjoint(nodes[at].all_input_nodes):
+                if memory[nodes[at]].isdisjoint(memory[result]):
+                    rows.append((at, place[result]))
+                    break
+                views.add(nodes[at])
+    for at, result_at in sorted(rows):
+        inside = [mode for mode in modes[:at] if mode in _MODES]  # of what is switched on and off
+        if not any(result_at < start for start in starts) and len(inside) % 2 == 0:
+            starts += [at] * (_crossing(nodes, last, at) is not None)
+    return frozenset(nodes[at] for at in starts[-_MOST:])
+
+
 def _crossing(nodes: list[fx.Node], last: list[int], start: int) -> int | None:
     """Bytes that go from the nodes before `start` to the others; None where a cut would change what they mean."""
     vals: list[Any] = [node.meta.get("val") for node, end in zip(nodes[:start], last, strict=False) if end >= start]
@@ -70,4 +102,4 @@ def _crossing(nodes: list[fx.Node], last: list[int], start: int) -> int | None:
             for source in node.all_input_nodes
         ):
             return None
-    return sum(val.nbytes for val in vals)
+    return sum(val.numel() * val.itemsize for val in vals)
