@@ -141,8 +141,15 @@ class Lowering:
         return span(value.at(self.axes(value.shape, contiguous_strides(value.shape))[1]))
 
     def store(self, value: TensorValue, ref: Ref) -> None:
-        """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty."""
+        """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty.
+
+        The library copies what loops have no numbers for.
+        """
         if ZERO in ref.shape:
+            return
+        if not DTYPES[value.dtype].loops:
+            call = f"n{len(self.nodes)}", "aten::copy_", (ref, self.realize(value)), (), (None,), False, (ref.buffer,)
+            self.nodes.append(Extern(*call, self.origin, self.own, self.device))
             return
         axes, index = self.axes(ref.shape, ref.strides)
         at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
@@ -449,3 +456,13 @@ def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[E
             return contiguous_strides(shape)
         expected = expected * shape[d]
     return strides
+
+
+def may_overlap(ref: Ref) -> bool:
+    """Whether two places of a tensor may be one in memory."""
+    extent: Expr = ONE
+    for d in sorted((d for d, n in enumerate(ref.shape) if n is not ONE), key=lambda d: _weight(ref.strides[d])):
+        if (ref.strides[d] - extent).lo < 0:
+            return True
+        extent = extent + ref.strides[d] * (ref.shape[d] - 1)
+    return False

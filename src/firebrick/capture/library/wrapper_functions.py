@@ -65,8 +65,10 @@ def _truth(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Va
 
 NAMED.update(
     {
-        ("torch.fx.experimental.symbolic_shapes", "guard_or_false"): _truth,
-        ("torch.fx.experimental.symbolic_shapes", "guard_or_true"): _truth,
+        **{
+            ("torch.fx.experimental.symbolic_shapes", name): _truth
+            for name in ("guard_or_false", "guard_or_true", "statically_known_true")
+        },
         ("torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
         (_FUNCTIONAL, "_resolve_group"): _group_name,
         (_FUNCTIONAL, "_resolve_group_name"): _group_name,

@@ -35,12 +35,12 @@ _CALLS = frozenset(
     name
     for names in (
         "abs add all amax amin and any arange argmax argmin argsort bitwise_and bitwise_not bitwise_or bool cat ceil",
-        "clamp clip clone contiguous cos count_nonzero cpu cumsum detach diff div double eq exp expand expand_as eye fill",
-        "flatten flip float floor floor_divide floordiv full full_like ge getattr getitem gt int invert isfinite isinf",
-        "isnan le linspace log logical_and logical_not logical_or logspace long lt masked_fill max maximum mean min",
-        "minimum mod mul ne neg new_ones new_zeros ones ones_like or permute pow prod remainder repeat reshape round rsub",
-        "select setitem sign sin sort sqrt squeeze stack sub sum t tensor to transpose tril triu truediv type type_as",
-        "unbind unsqueeze view view_as where xor zero zeros zeros_like",
+        "clamp clip clone contiguous cos count_nonzero cpu cumsum detach diff div double eq exp expand expand_as eye",
+        "fill flatten flip float floor floor_divide floordiv full full_like ge getattr getitem gt int invert isfinite",
+        "isinf isnan le linspace log logical_and logical_not logical_or logspace long lt masked_fill max maximum mean",
+        "min minimum mod mul ne neg new_ones new_zeros ones ones_like or permute pow prod remainder repeat reshape",
+        "round rsub select setitem sign sin sort sqrt squeeze stack sub sum t tensor to transpose tril triu truediv",
+        "type type_as unbind unsqueeze view view_as where xor zero zeros zeros_like",
     )
     for name in names.split()
 )
