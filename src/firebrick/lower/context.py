@@ -141,10 +141,7 @@ class Lowering:
         return span(value.at(self.axes(value.shape, contiguous_strides(value.shape))[1]))
 
     def store(self, value: TensorValue, ref: Ref) -> None:
-        """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty.
-
-        The library copies what loops have no numbers for.
-        """
+        """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty."""
         if ZERO in ref.shape:
             return
         if not DTYPES[value.dtype].loops:
@@ -381,9 +378,7 @@ def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
     ]
 
 
-@lru_cache(maxsize=1024)
-def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    return exprs(values)
+_numbers = lru_cache(maxsize=1024)(exprs)
 
 
 def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
@@ -461,8 +456,8 @@ def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[E
 def may_overlap(ref: Ref) -> bool:
     """Whether two places of a tensor may be one in memory."""
     extent: Expr = ONE
-    for d in sorted((d for d, n in enumerate(ref.shape) if n is not ONE), key=lambda d: _weight(ref.strides[d])):
-        if (ref.strides[d] - extent).lo < 0:
+    for stride, n in sorted(zip(ref.strides, ref.shape, strict=True), key=lambda pair: _weight(pair[0])):
+        if n is not ONE and (stride - extent).lo < 0:
             return True
-        extent = extent + ref.strides[d] * (ref.shape[d] - 1)
+        extent = extent + stride * (n - 1)
     return False

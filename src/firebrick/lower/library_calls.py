@@ -55,17 +55,9 @@ def call_on_constants(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
     """A copy that only the view made from it uses: nobody could know that the library's view shares x's memory."""
     ref = lw.realize(x)
-    copy = Ref(lw.buffer(x.dtype, ref.shape, ref.strides), ref.shape, ref.strides, ZERO)
-    dense = ref.strides == dense_strides(ref.shape, ref.strides)
-    if not dense and may_overlap(ref):
+    if ref.strides != dense_strides(ref.shape, ref.strides) and may_overlap(ref):
         raise LoweringError(f"{lw.node.target} of memory that overlaps has no place in a compiled graph")
-    options = ("dtype", Enum("dtype", x.dtype)), ("device", Enum("device", lw.device))
-    made = ("aten::clone", (ref,), ()) if dense else ("aten::empty_strided", (ref.shape, ref.strides), options)
-    call = Extern(f"n{len(lw.nodes)}", *made, (copy.buffer,), origin=lw.origin, device=lw.device)
-    lw.nodes.append(call)  # the library's own memory, which lives as long as its view
-    if not dense:
-        lw.store(x, copy)
-    return TensorValue(x.shape, x.dtype, ref.strides, ref=copy)
+    return _stored(lw, x, ref.strides, held=True)
 
 
 def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
@@ -116,9 +108,13 @@ def _lies(lw: Lowering, x: TensorValue) -> Ref:
     return lw.realize(x)
 
 
-def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorValue:
-    """The tensor in memory of its own, in this order."""
+def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...], *, held: bool = False) -> TensorValue:
+    """The tensor in memory of its own, in this order; `held`: in the library's, which lives as long as its views."""
     ref = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
+    if held:
+        kind = ("dtype", Enum("dtype", x.dtype)), ("device", Enum("device", lw.device))
+        call = f"n{len(lw.nodes)}", "aten::empty_strided", (x.shape, strides), kind, (ref.buffer,)
+        lw.nodes.append(Extern(*call, device=lw.device))
     lw.store(x, ref)
     return TensorValue(x.shape, x.dtype, strides, ref=ref)
 

@@ -81,13 +81,12 @@ class EarlyReads:
         nodes = self._slice(value.node) if one or read is as_tuple else None
         if nodes is None or self.graph.inference.in_region:
             return None
-        if not self.on and any(node.op in ("placeholder", "get_attr") for node in nodes):
+        leaves = [node for node in nodes if node.op in ("placeholder", "get_attr")]
+        if leaves and not self.on:
             return None
         real: dict[fx.Node, Any] = {}
         large: TensorValue | None = None
-        for node in nodes:
-            if node.op not in ("placeholder", "get_attr"):
-                continue
+        for node in leaves:
             leaf = self.graph.known(node.meta["val"])
             obj = None if leaf is None else leaf.obj
             if leaf is None or leaf.source is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
@@ -107,7 +106,8 @@ class EarlyReads:
         if number is None or number != number:
             return None
         self._guard(nodes, real, large, value, read, number)
-        self.count, self.cost = self.count + 1, max(self.cost, 1 if type(number) is bool else 2)
+        self.count, cost = self.count + 1, 1 if type(number) is bool else 2
+        self.cost = max(self.cost, cost) if leaves else self.cost
         return number
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
@@ -116,6 +116,8 @@ class EarlyReads:
         while todo and len(wanted) <= _MOST_CALLS:
             one = todo.pop()
             fake, used = one.meta.get("val"), [*one.all_input_nodes]
+            if isinstance(fake, torch.Tensor) and type(n := fake.numel()) is int and n > _MOST_ELEMENTS << 4:
+                return None
             if isinstance(fake, torch.Tensor) and (place := storage_of(fake)) in writes:
                 if one.op in ("placeholder", "get_attr") or None in writes[place]:
                     return None
