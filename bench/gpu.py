@@ -3,8 +3,8 @@
 Run: python bench/gpu.py [--models bert gpt2] [--batches 1 32] [--contenders eager ours default reduce-overhead]
      [--together: all start at once, and are measured one after another when all are warm; no first-call times then]
 
-"error" is the norm of the difference from the result in float64 (of float32 for models that run under autocast) over that
-result's norm.
+"error" is the norm of the difference from the result in float64 (of float32 for models that run under autocast) over
+the norm of that result.
 """
 
 import argparse
