@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick import trace
 from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.config import Config
-from firebrick.fakes.segments import Segments, segments
+from firebrick.fakes.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,10 +19,6 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
     """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""
     if trace.needs_grad(gm, example_inputs):
         if starts := trace.shared_starts(gm):
-            runs, parts = [], segments(gm, starts)
-            for graph in [part.graph for part in parts]:
-                values = [] if graph is None else [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
-                runs.append(None if graph is None else aot_eager(graph, values))
-            return Segments(gm, parts, runs)
+            return Segments.cut(gm, starts, aot_eager)
         return with_views(run_joint(gm, example_inputs), gm)
     return with_views(run_aten(trace.trace_inference(gm, example_inputs, Config())), gm)

@@ -119,8 +119,6 @@ def with_views(run: Callable[..., tuple[Any, ...]], gm: fx.GraphModule) -> Calla
         if isinstance(val, torch.Tensor) and val._is_view() and bases.get(id(val)) == ("result", i):
             creation = torch._C._autograd._get_creation_meta(val)  # type: ignore[attr-defined]
             rows.append(runtime.ViewRow(i, *bases.get(id(val._base), ("result", i)), creation))
-    if isinstance(run, runtime.Training):
-        run.views = {run.plan.outputs[row.at][0].at for row in rows} & {p.at for row in run.entered for p in row}
     return runtime.AutogradViews(run, rows) if rows else run
 
 

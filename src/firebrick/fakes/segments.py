@@ -259,6 +259,16 @@ class Segments:
         nonempty = [[] if sizes is None else _nonempty(part, sizes, known) for part in parts]
         self.steps = list(zip(parts, compiled, nonempty, strict=True))
 
+    @classmethod
+    def cut(cls, gm: fx.GraphModule, starts: frozenset[fx.Node], compile: Callable[..., Any]) -> Segments:
+        """Runs a graph cut at `starts`; `compile` gets each part's graph and examples of its inputs."""
+
+        def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
+            return compile(graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"])
+
+        parts = segments(gm, starts)
+        return cls(gm, parts, [None if part.graph is None else compiled(part.graph) for part in parts])
+
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """The graph's results."""
         values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))
