@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | None]
+    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
 
 _FORMAT, _ABOUT = 1, "firebrick.json"
 
@@ -52,7 +52,7 @@ def export(
         model: a function or module; its parameters and buffers are in the program.
         args, kwargs: an example of the call. Tensors may differ in later ones, all else is a constant.
         dynamic: sizes that vary: of all tensors (True), or by argument: True, dimensions, or dimension -> (smallest,
-            largest).
+            largest), a name, or a `torch.export.Dim`.
 
     Raises:
         Unsupported: the call is not one graph; the message names the place.
@@ -83,7 +83,15 @@ def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) 
             wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
             bounds = wanted if isinstance(wanted, dict) else {}
             for dim in wanted:
-                mark_dynamic(tensor, dim, *(bounds.get(dim) or ()))
+                mark_dynamic(tensor, dim, *_bounds(bounds.get(dim)))
+
+
+def _bounds(said: Any) -> tuple[int | None, ...]:
+    """Smallest and largest size: those of a pair or of a `torch.export.Dim`; a name says none."""
+    pair = said if isinstance(said, tuple) else (getattr(said, "min", None), getattr(said, "max", None))
+    if not (isinstance(said, (str, tuple, bool, type(None))) or hasattr(said, "min")) or len(pair) != 2:
+        raise ConfigError(f"a dimension varies by {said!r}", fix="give its name, or its (smallest, largest) size")
+    return tuple(n or None if type(n) is int else None for n in pair)
 
 
 class _Graph(OneGraph):
