@@ -208,7 +208,7 @@ def compile_ahead(
             raise CompileError("a graph with branches or loops can't be compiled ahead of time")
         one = _Inference(gm, example_inputs, config, ())
         one.begin()
-        artifact, consts = one.built("inference", one.trace_alone)
+        artifact, consts = _with_symbols(gm, lambda: one.built("inference", one.trace_alone))
     return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in consts}
 
 

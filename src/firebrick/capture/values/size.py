@@ -235,6 +235,7 @@ class SizeNodes:
     def emit(self, emitter: ValueEmitter, expr: Expr) -> None:
         """Write code that computes it."""
         expr = self.sizes.settled(expr)
+        self.sizes.shown |= bool(expr.terms)
         if not expr.terms or not all(map(self._is_shown, expr.vars())):
             emitter.load_const(self.number(expr))
         elif isinstance(expr, Var) and expr.name in self.data:

@@ -130,6 +130,7 @@ class Sizes:
         self.version = 0
         self.how = "exactly"
         self.frozen = False
+        self.shown = False  # whether one leaves the graph as an integer
         self.where: Callable[[], str] = str
 
     # ---- symbols
