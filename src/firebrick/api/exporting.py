@@ -51,7 +51,7 @@ def export(
         model: a function or module; its parameters and buffers are in the program.
         args, kwargs: an example of the call. Tensors may differ in later ones, all else is a constant.
         dynamic: sizes that vary: of all tensors (True), or by argument: True, dimensions, or dimension -> (smallest,
-            largest), a name, or a `torch.export.Dim`.
+            largest), name or `torch.export.Dim`.
 
     Raises:
         Unsupported: the call is not one graph; the message names the place.
@@ -82,15 +82,9 @@ def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) 
             wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
             bounds = wanted if isinstance(wanted, dict) else {}
             for dim in wanted:
-                mark_dynamic(tensor, dim, *_bounds(bounds.get(dim)))
-
-
-def _bounds(said: Any) -> tuple[int | None, ...]:
-    """Smallest and largest size: those of a pair or of a `torch.export.Dim`; a name says none."""
-    pair = said if isinstance(said, tuple) else (getattr(said, "min", None), getattr(said, "max", None))
-    if not (isinstance(said, (str, tuple, bool, type(None))) or hasattr(said, "min")) or len(pair) != 2:
-        raise ConfigError(f"a dimension varies by {said!r}", fix="give its name, or its (smallest, largest) size")
-    return tuple(n or None if type(n) is int else None for n in pair)
+                said: Any = bounds.get(dim)
+                pair = said if isinstance(said, tuple) else (getattr(said, "min", None), getattr(said, "max", None))
+                mark_dynamic(tensor, dim, *(n or None if type(n) is int else None for n in pair))
 
 
 class _Graph(OneGraph):
