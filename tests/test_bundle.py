@@ -153,15 +153,69 @@ def test_each_shape_that_was_compiled_is_saved_and_others_are_named(tmp_path):
             x = torch.randn(n, 4)
             torch.testing.assert_close(loaded(x), net(x))
         with pytest.raises(
-            errors.ConfigError, match=r"float32\[5, 4\]; there are programs for\n    input=float32\[2, 4\]"
+            errors.ConfigError, match=r"float64\[5, 4\]; there are programs for\n    input=float32\[2, 4\]"
         ):
-            loaded(torch.randn(5, 4))
+            loaded(torch.randn(5, 4).double())
         with pytest.raises(errors.ConfigError, match="strides"):
             loaded(torch.randn(4, 3).t())
         with pytest.raises(errors.ConfigError, match="missing a required argument"):
             loaded()
     with pytest.raises(errors.ConfigError, match="no gradients"):
         loaded(torch.randn(2, 4, requires_grad=True))
+
+
+MANY = {
+    "rows": (lambda x: (x.sin() @ x.t()).softmax(-1), [(3, 4), (5, 4)], [(9, 4), (1, 4), (17, 4)], [(0, 4), (3, 5)]),
+    "pairs": (lambda x: x.view(x.shape[0], -1, 2).sum(1), [(3, 4), (5, 6)], [(7, 8), (2, 2)], [(3, 5)]),
+    "branches": (lambda x: x + 1 if x.shape[0] > 4 else x - 1, [(3, 4), (5, 4), (2, 4)], [(9, 4), (4, 4)], []),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_program_of_symbols_serves_all_sizes(tmp_path, name):
+    function, calls, more, refused = MANY[name]
+    firebrick.reset()
+    compiled = firebrick.compile(function)
+    for shape in calls:
+        compiled(torch.randn(shape))
+    firebrick.save(compiled, tmp_path / "p.fb")
+    loaded = firebrick.load(tmp_path / "p.fb")
+    for shape in [*calls, *more]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(loaded(x), function(x))
+    for shape in refused:
+        with pytest.raises(errors.ConfigError, match="no program was saved"):
+            loaded(torch.randn(shape))
+
+
+@pytest.mark.parametrize("how", ["option", "mark"])
+def test_one_call_with_symbols_saves_a_program_for_all_sizes(tmp_path, how):
+    net = nn.Linear(4, 2).eval()
+    firebrick.reset()
+    compiled = firebrick.compile(net, dynamic=True if how == "option" else None)
+    x = torch.randn(3, 4)
+    if how == "mark":
+        firebrick.mark_dynamic(x, 0)
+    with torch.no_grad():
+        compiled(x)
+        firebrick.save(compiled, tmp_path / "p.fb")
+        for n in (3, 8, 1):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(firebrick.load(tmp_path / "p.fb")(x), net(x))
+
+
+def test_a_size_that_is_a_result_is_saved_for_its_calls_only(tmp_path):
+    firebrick.reset()
+    compiled = firebrick.compile(lambda x: (x * 2, x.shape[0]))
+    for n in (3, 5):
+        compiled(torch.randn(n))
+    firebrick.save(compiled, tmp_path / "p.fb")
+    loaded = firebrick.load(tmp_path / "p.fb")
+    assert [loaded(torch.randn(n))[1] for n in (3, 5)] == [3, 5]
+    with pytest.raises(errors.ConfigError, match="no program was saved"):
+        loaded(torch.randn(7))
+    with pytest.raises(errors.ConfigError, match="a size that varies is a result"):
+        firebrick.export(lambda x: (x * 2, x.shape[0]), (torch.randn(3),), dynamic=True)
 
 
 def test_weights_of_any_layout_and_shared_ones_are_kept(tmp_path):

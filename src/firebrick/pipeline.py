@@ -208,7 +208,7 @@ def compile_ahead(
             raise CompileError("a graph with branches or loops can't be compiled ahead of time")
         one = _Inference(gm, example_inputs, config, ())
         one.begin()
-        artifact, consts = one.built("inference", one.trace_alone)
+        artifact, consts = _with_symbols(gm, lambda: one.built("inference", one.trace_alone))
     return artifact, {name: one.captured[name] for name in artifact.table["consts"] if name not in consts}
 
 
@@ -304,11 +304,7 @@ class _Compile:
     first: str
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: Sequence[Any],
-        config: Config,
-        user_passes: Sequence[Any],
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any]
     ) -> None:
         self.gm, self.example_inputs, self.config = gm, example_inputs, config
         self.user_passes = user_passes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,9 @@ from firebrick.api import argument_tree
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.capture.frame import Capture
+from firebrick.capture.marks import mark_dynamic
 from firebrick.errors import ConfigError
+from firebrick.ir.index.sizes import Sizes
 
 if TYPE_CHECKING:
     import inspect
@@ -29,17 +31,55 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Program:
     """A compiled call. inputs: numbers of the call's tensors that the graph takes. result: a tree; a tensor's number
-    there is that of a result of the graph, or -1 - n for the call's tensor n."""
+    there is that of a result of the graph, or -1 - n for the call's tensor n. sizes: those that it serves, if many."""
 
     call: Call
     artifact: Artifact
     constants: dict[str, torch.Tensor]
     inputs: list[int]
     result: list[Any]
+    sizes: SizesTaken | None
 
 
-def ahead(original: Any, signature: inspect.Signature, call: Call, config: Config) -> Program:
-    """Compile a call; nothing is computed.
+class SizesTaken(NamedTuple):
+    """The sizes that a program serves. inputs: numbers of its call's tensors; shapes: theirs, with names of symbols;
+    tensors: those of the call it was made of, see `Call`; symbols: [name, lowest, highest]; facts: what was decided."""
+
+    inputs: list[int]
+    shapes: list[list[Any]]
+    tensors: list[list[Any]]
+    symbols: list[list[Any]]
+    facts: list[list[Any]]
+
+    def problem(self, tensors: Sequence[torch.Tensor]) -> str:
+        """Why a call with such tensors is not served; empty if it is."""
+        values: dict[str, int] = {}
+        for number, shape in zip(self.inputs, self.shapes, strict=True):
+            tensor, (dtype, was, strides) = tensors[number], self.tensors[number]
+            alike = str(tensor.dtype) == f"torch.{dtype}" and tensor.dim() == len(shape)
+            pairs = zip(tensor.shape, shape, strict=True) if alike else ()
+            alike = alike and all(n == (values.setdefault(s, n) if type(s) is str else s) for n, s in pairs)
+            dense = torch.empty(was, device="meta").stride() == tuple(strides)
+            if not alike or not (tensor.is_contiguous() if dense else list(tensor.stride()) == strides):
+                return f"the program is for {dtype}{shape}, got {tensor.dtype}{list(tensor.shape)}"
+        sizes = Sizes()
+        for name, lo, hi in self.symbols:
+            if not lo <= values.get(name, lo) <= hi:
+                return f"the program is for sizes from {lo} to {hi}, got {values[name]}"
+            sizes.symbol(values.get(name, lo), lo, hi)
+        for row in self.facts:
+            if not sizes.take([row]):
+                return f"the program is for sizes where {row[1]} {row[0]} 0 is {row[2]}, as decided at {row[3]}"
+        return ""
+
+
+def serves(recorded: Call, sizes: SizesTaken | None, call: Call, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the program of a recorded call serves another."""
+    return recorded == call if sizes is None else recorded.tree == call.tree and not sizes.problem(tensors)
+
+
+def ahead(original: Any, signature: inspect.Signature, call: Call, config: Config, *, many: bool = False) -> Program:
+    """Compile a call; nothing is computed. many: for all sizes of the dimensions that vary.
 
     Raises:
         ConfigError: something of the call, its result or its effects can't be saved.
@@ -47,11 +87,16 @@ def ahead(original: Any, signature: inspect.Signature, call: Call, config: Confi
     """
     if call.problem:
         raise ConfigError(f"a call was compiled whose arguments can't be saved: {call.problem}")
-    backend = _Backend(replace(config, fullgraph=True, dynamic=False))
-    settings = Settings.make(backend, fullgraph=True, dynamic=False)
-    inputs, tree = one_graph(original, signature, call, [_zeros(*row) for row in call.tensors], backend, settings)
+    dynamic = (config.dynamic or None) if many else False
+    backend = _Backend(replace(config, fullgraph=True, dynamic=dynamic))
+    settings = Settings.make(backend, fullgraph=True, dynamic=dynamic)
+    tensors = call.examples()
+    for i, d in call.varying if many else ():
+        mark_dynamic(tensors[i], d)
+    inputs, tree = one_graph(original, signature, call, tensors, backend, settings)
     assert backend.artifact is not None
-    return Program(call, backend.artifact, backend.constants, inputs, tree)
+    sizes = backend.sizes_taken(call, inputs) if many else None
+    return Program(call, backend.artifact, backend.constants, inputs, tree, sizes)
 
 
 def one_graph(
@@ -143,12 +188,6 @@ def _passed(signature: inspect.Signature, arguments: dict[str, Any]) -> tuple[li
     return args, kwargs
 
 
-def _zeros(dtype: str, shape: list[int], strides: list[int]) -> torch.Tensor:
-    """A tensor with gaps or repeated elements where the strides say so."""
-    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    return torch.zeros(span, dtype=getattr(torch, dtype)).as_strided(shape, strides)
-
-
 class OneGraph:
     """A backend that takes one graph; its calls only make tensors like the results."""
 
@@ -161,11 +200,26 @@ class OneGraph:
         """Keep, or compile, the graph."""
         raise NotImplementedError
 
+    def sizes_taken(self, call: Call, inputs: list[int]) -> SizesTaken:
+        """The sizes that what was taken serves.
+
+        Raises:
+            ConfigError: one of them is in the result.
+        """
+        if self.sizes.shown:
+            raise ConfigError("a size that varies is a result of the call, and a program gives tensors only")
+        symbols = [[name, v.lo, v.hi] for name, v in self.sizes.symbols.items()]
+        facts = [[*fact, where.rpartition("/")[2]] for *fact, where in self.sizes.to_json()]
+        return SizesTaken(inputs, self.shapes, call.tensors, symbols, facts)
+
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         """Take it."""
         self.graphs += 1
         if self.graphs > 1:
             raise ConfigError("the call is compiled as several graphs, and only one can be saved")
+        self.sizes: Sizes = gm.meta["fake_mode"].sizes
+        fakes = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+        self.shapes = [[n if type(n) is int else n.node.expr.show() for n in fake.shape] for fake in fakes]
         self.take(gm, example_inputs)
         outputs: Any = gm.graph.output_node().args[0]
         metas = [node.meta["val"] for node in outputs]
@@ -187,7 +241,8 @@ class OneGraph:
 class _Backend(OneGraph):
     """Compiles the graph."""
 
-    reads_nodes_only = True
+    reads_nodes_only = takes_symbols = True
+    checks_data = False
 
     def __init__(self, config: Config) -> None:
         super().__init__()

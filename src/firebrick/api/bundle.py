@@ -7,6 +7,7 @@ is loaded is machine code all the same: load only files that you trust.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -23,7 +24,7 @@ from torch import nn
 
 from firebrick import _native, backends, runtime
 from firebrick.api import argument_tree
-from firebrick.api.ahead import Program, ahead
+from firebrick.api.ahead import Program, SizesTaken, ahead, serves
 from firebrick.api.compiling import compiled_calls, compiled_settings, original_callable
 from firebrick.api.exporting import Program as Exported
 from firebrick.api.exporting import load_program
@@ -31,7 +32,7 @@ from firebrick.api.recorded_calls import Call
 from firebrick.api.weights import read_tensors, write_tensors
 from firebrick.artifact import decode, encode
 from firebrick.config import Config
-from firebrick.errors import CacheError, ConfigError
+from firebrick.errors import CacheError, ConfigError, FirebrickError
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.version import VERSION
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-_FORMAT = 4
+_FORMAT = 5
 _WEIGHTS = "weights.safetensors"
 
 
@@ -64,6 +65,12 @@ def save(compiled: Any, path: str | Path) -> None:
     config = replace(settings.config, measure=settings.config.measure is True)
     timed = config.measure or config.autotune
     programs = [ahead(original_callable(compiled), calls.signature, call, config) for call in calls.noted]
+    for call in (one.among(calls.noted) for one in calls.noted[::-1] if config.dynamic is not False):
+        if (config.dynamic or call.varying) and not any(
+            serves(p.call, p.sizes, call, call.examples()) for p in programs if p.sizes
+        ):
+            with contextlib.suppress(FirebrickError):  # each size that was compiled has a program of its own
+                programs.append(ahead(original_callable(compiled), calls.signature, call, config, many=True))
     weights, rows = _weights(programs)
     manifest = {
         "format": _FORMAT,
@@ -75,7 +82,14 @@ def save(compiled: Any, path: str | Path) -> None:
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
-            {"call": p.call.tree, "tensors": p.call.tensors, "inputs": p.inputs, "result": p.result, "constants": row}
+            {
+                "call": p.call.tree,
+                "tensors": p.call.tensors,
+                "inputs": p.inputs,
+                "result": p.result,
+                "constants": row,
+                "sizes": p.sizes,
+            }
             for p, row in zip(programs, rows, strict=True)
         ],
     }
@@ -217,7 +231,9 @@ class Bundle(nn.Module):
                     views[key] = weights[weight].as_strided(shape, strides)
                 constants[name] = views[key]
             call = Call(row["call"], row["tensors"])
-            self._programs.append((call, row["inputs"], row["result"], runtime.load(artifact, constants, graphs=None)))
+            run = runtime.load(artifact, constants, graphs=None)
+            sizes = None if row["sizes"] is None else SizesTaken(*row["sizes"])
+            self._programs.append((call, row["inputs"], row["result"], sizes, run))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program that was saved for a call like this one.
@@ -228,14 +244,17 @@ class Bundle(nn.Module):
         call, tensors = Call.of(self._signature, args, kwargs)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise ConfigError("a saved program has no gradients", fix="call it under torch.no_grad()")
-        for recorded, inputs, result, run in self._programs:
-            if recorded == call:
+        for recorded, inputs, result, sizes, run in self._programs:
+            if serves(recorded, sizes, call, tensors):
                 self._check(tensors)
                 arguments = [tensors[i] for i in inputs]
                 results = run(*arguments)
                 return argument_tree.read(result, lambda i, r=results: r[i] if i >= 0 else tensors[-1 - i])  # type: ignore[misc]
         what = call.problem or call.show()
-        known_calls = "\n    ".join(recorded.show() for recorded, *_ in self._programs)
+        known_calls = "\n    ".join(
+            recorded.show() + ("" if sizes is None else f", sizes {sizes.shapes}")
+            for recorded, _, _, sizes, _ in self._programs
+        )
         raise ConfigError(
             f"no program was saved for a call with {what}; there are programs for\n    {known_calls}",
             fix="call the compiled module like this before it is saved",

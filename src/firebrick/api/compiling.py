@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import nn
@@ -16,7 +17,7 @@ from firebrick.api.settings import Settings, check_flag
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later, loaded
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
-from firebrick.capture.marks import DISABLED, ORIGINAL
+from firebrick.capture.marks import DISABLED, ORIGINAL, own_mark
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
 from firebrick.errors import ConfigError
 
@@ -132,7 +133,7 @@ def _compile(model: Any, settings: Settings) -> Any:
 
 def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return a function that runs `fn` compiled."""
-    fn = getattr(fn, ORIGINAL, fn)
+    fn = original_callable(fn)
     scope = hook.Scope()
     calls, forced = Calls(fn), functools.cache(lambda backend, fn: settings.forced(backend, entry_of(fn)))
     call = hook.Wrapped(entry_of(fn), calls.watched(settings.capturer(scope)), scope)
@@ -155,17 +156,19 @@ def compile_function(fn: Callable[..., Any], settings: Settings) -> Callable[...
 
 def original_callable(fn: Any) -> Any:
     """Return what a compiled function or module was made from."""
-    return original_of(fn) if isinstance(fn, nn.Module) else getattr(fn, ORIGINAL, fn)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(original_callable(fn.__func__), fn.__self__)
+    return original_of(fn) if isinstance(fn, nn.Module) else own_mark(fn, ORIGINAL, fn)
 
 
 def compiled_settings(fn: Any) -> Settings | None:
     """Return how a function or module was compiled; None if it was not."""
-    return getattr(state_of(fn), "settings", None) if isinstance(fn, nn.Module) else getattr(fn, _SETTINGS, None)
+    return getattr(state_of(fn), "settings", None) if isinstance(fn, nn.Module) else own_mark(fn, _SETTINGS)
 
 
 def compiled_calls(fn: Any) -> Calls | None:
     """Return the calls that a function or module was compiled for; None if it was not compiled."""
-    return getattr(state_of(fn), "calls", None) if isinstance(fn, nn.Module) else getattr(fn, _CALLS, None)
+    return getattr(state_of(fn), "calls", None) if isinstance(fn, nn.Module) else own_mark(fn, _CALLS)
 
 
 class optimize:
@@ -250,7 +253,7 @@ def disable(fn: Any = None) -> Any:
 
 
 def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    plain = Switch(OFF)(getattr(fn, ORIGINAL, fn))
+    plain = Switch(OFF)(original_callable(fn))
 
     setattr(plain, DISABLED, True)
     return plain

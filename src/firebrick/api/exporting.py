@@ -16,13 +16,12 @@ import torch
 from torch import nn
 
 from firebrick.api import argument_tree
-from firebrick.api.ahead import OneGraph, one_graph
+from firebrick.api.ahead import OneGraph, SizesTaken, one_graph
 from firebrick.api.compiling import original_callable
 from firebrick.api.recorded_calls import Call, signature_of
 from firebrick.api.settings import Settings
 from firebrick.capture.marks import mark_dynamic
 from firebrick.errors import CacheError, ConfigError
-from firebrick.ir.index.sizes import Sizes
 
 if TYPE_CHECKING:
     import inspect
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | None]
+    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
 
 _FORMAT, _ABOUT = 1, "firebrick.json"
 
@@ -52,7 +51,7 @@ def export(
         model: a function or module; its parameters and buffers are in the program.
         args, kwargs: an example of the call. Tensors may differ in later ones, all else is a constant.
         dynamic: sizes that vary: of all tensors (True), or by argument: True, dimensions, or dimension -> (smallest,
-            largest).
+            largest), name or `torch.export.Dim`.
 
     Raises:
         Unsupported: the call is not one graph; the message names the place.
@@ -81,9 +80,9 @@ def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) 
         argument_tree.read(values[name], lambda i, found=numbers: found.append(i))  # type: ignore[misc]
         for tensor in (tensors[i] for i in numbers):
             wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
-            bounds = wanted if isinstance(wanted, dict) else {}
-            for dim in wanted:
-                mark_dynamic(tensor, dim, *(bounds.get(dim) or ()))
+            for dim, said in (wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)).items():
+                pair = said if isinstance(said, tuple) else (getattr(said, "min", None), getattr(said, "max", None))
+                mark_dynamic(tensor, dim, *(n or None if type(n) is int else None for n in pair))
 
 
 class _Graph(OneGraph):
@@ -93,22 +92,16 @@ class _Graph(OneGraph):
 
     def take(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         self.gm, self.examples = gm, example_inputs
-        fakes = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
-        self.shapes = [[n if type(n) is int else n.node.expr.show() for n in fake.shape] for fake in fakes]
-        self.sizes: Sizes = gm.meta["fake_mode"].sizes
 
     def program(self, signature: inspect.Signature, call: Call, inputs: list[int], result: list[Any]) -> Program:
         """What was captured."""
-        varying = [[d for d, n in enumerate(shape) if type(n) is str] for shape in self.shapes]
+        sizes = self.sizes_taken(call, inputs)
+        varying = [[d for d, n in enumerate(shape) if type(n) is str] for shape in sizes.shapes]
         about = {
             "format": _FORMAT,
             "signature": argument_tree.write_signature(signature),
             "call": call.tree,
-            "tensors": call.tensors,
-            "inputs": inputs,
-            "shapes": self.shapes,
-            "symbols": [[name, v.lo, v.hi] for name, v in self.sizes.symbols.items()],
-            "facts": [[*fact, where.rpartition("/")[2]] for *fact, where in self.sizes.to_json()],
+            **sizes._asdict(),
             "result": result,
         }
         return Program(_torch_export().exported(self.gm, self.examples, varying), about)
@@ -120,6 +113,7 @@ class Program(nn.Module):
     def __init__(self, exported: Any, about: dict[str, Any]) -> None:
         super().__init__()
         self.exported, self.about = exported, about
+        self.sizes = SizesTaken(*(about[name] for name in SizesTaken._fields))
         self.graph_module = exported.module()
         self._signature = argument_tree.read_signature(about["signature"])
 
@@ -133,30 +127,10 @@ class Program(nn.Module):
         if call.problem or call.tree != self.about["call"]:
             made_for = Call(self.about["call"], self.about["tensors"]).show()
             raise ConfigError(f"the program is for ({made_for}), and the call has ({call.problem or call.show()})")
-        self._check(tensors)
+        if why := self.sizes.problem(tensors):
+            raise ConfigError(why)
         results = self.graph_module(*[tensors[i] for i in self.about["inputs"]])
         return argument_tree.read(self.about["result"], lambda i: results[i] if i >= 0 else tensors[-1 - i], dicts=True)
-
-    def _check(self, tensors: list[torch.Tensor]) -> None:
-        """Sizes decide nothing else than they did when the graph was captured."""
-        values: dict[str, int] = {}
-        for number, shape in zip(self.about["inputs"], self.about["shapes"], strict=True):
-            tensor, (dtype, was, strides) = tensors[number], self.about["tensors"][number]
-            alike = str(tensor.dtype) == f"torch.{dtype}" and tensor.dim() == len(shape)
-            pairs = zip(tensor.shape, shape, strict=True) if alike else ()
-            alike = alike and all(n == (values.setdefault(s, n) if type(s) is str else s) for n, s in pairs)
-            dense = torch.empty(was, device="meta").stride() == tuple(strides)
-            if not alike or not (tensor.is_contiguous() if dense else list(tensor.stride()) == strides):
-                raise ConfigError(f"the program is for {dtype}{shape}, got {tensor.dtype}{list(tensor.shape)}")
-        sizes = Sizes()
-        for name, lo, hi in self.about["symbols"]:
-            if not lo <= values.get(name, lo) <= hi:
-                raise ConfigError(f"the program is for sizes from {lo} to {hi}, got {values[name]}")
-            sizes.symbol(values.get(name, lo), lo, hi)
-        for row in self.about["facts"]:
-            if not sizes.take([row]):
-                fact = f"{row[1]} {row[0]} 0 is {row[2]}"
-                raise ConfigError(f"the program is for sizes where {fact}, as decided at {row[3]}")
 
     def save(self, path: str | Path) -> None:
         """Write a file that `firebrick.load` reads, and `torch.export.load` too. Ends in .pt2 by custom."""

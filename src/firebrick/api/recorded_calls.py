@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from firebrick.api import argument_tree
+from firebrick.capture.marks import DYNAMIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from firebrick._native import Frame
 
@@ -23,12 +24,13 @@ _MOST = 64
 class Call:
     """Arguments by name as a tree, and the [dtype, shape, strides] of its tensors, by their numbers there.
 
-    problem: what can't be saved.
+    problem: what can't be saved. varying: (tensor, dimension) of sizes that `mark_dynamic` names, or that differed.
     """
 
     tree: list[Any]
     tensors: list[list[Any]]
     problem: str = ""
+    varying: frozenset[tuple[int, int]] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, signature: inspect.Signature, args: Any, kwargs: Any) -> tuple[Call, list[torch.Tensor]]:
@@ -46,9 +48,23 @@ class Call:
             tree = argument_tree.write(argument_tree.arguments(signature, args, kwargs), number)
             rows: dict[str, list[Any]] = {}  # many tensors of a call are alike: theirs is one row
             metas = [_meta(t) for t in tensors]
-            return cls(tree, [rows.setdefault(repr(row), row) for row in metas]), tensors
+            marked = frozenset((i, d) for i, t in enumerate(tensors) for d in getattr(t, DYNAMIC, ()))
+            return cls(tree, [rows.setdefault(repr(row), row) for row in metas], varying=marked), tensors
         except (argument_tree.NotPlain, TypeError) as error:
             return cls([], [], str(error)), []
+
+    def examples(self) -> list[torch.Tensor]:
+        """Tensors like its own."""
+        return [_zeros(*row) for row in self.tensors]
+
+    def among(self, others: Sequence[Call]) -> Call:
+        """The call with the sizes as varying that differ in others of its kind."""
+        varying, own = {*self.varying}, [(dtype, len(shape)) for dtype, shape, _ in self.tensors]
+        kin = [o for o in others if o.tree == self.tree and [(t, len(s)) for t, s, _ in o.tensors] == own]
+        for i in range(len(own)):
+            sizes = enumerate(zip(*(o.tensors[i][1] for o in (self, *kin)), strict=True))
+            varying.update((i, d) for d, each in sizes if len({*each}) > 1)
+        return replace(self, varying=frozenset(varying))
 
     def show(self) -> str:
         """The arguments in short."""
@@ -64,6 +80,12 @@ class Call:
         if value[0] == "dict":
             return f"{{{', '.join([f'{k}: {self._show(v)}' for k, v in value[1]])}}}"
         return repr(value[-1]) if value[0] == "value" else str(value[2] if value[0] == "object" else value[-1])
+
+
+def _zeros(dtype: str, shape: list[int], strides: list[int]) -> torch.Tensor:
+    """A tensor with gaps or repeated elements where the strides say so."""
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+    return torch.zeros(span, dtype=getattr(torch, dtype)).as_strided(shape, strides)
 
 
 def _meta(tensor: torch.Tensor) -> list[Any]:

@@ -143,7 +143,7 @@ class Capture:
     def __call__(self, frame: Frame) -> Any:
         """Capture a frame: None to run it as it is, SKIP never to ask again, or plan and code."""
         code = frame.code
-        if _captures_too():
+        if _DYNAMO is not None and _DYNAMO() not in (None, False):
             return None  # torch.compile has been called in plain Python, and looks at each frame that runs, ours too
         if not is_capturable(code, frame.globals):
             return run_plain(frame)
@@ -753,11 +753,6 @@ class Attempt:
 
 def _place_of(code: CodeType) -> str:
     return f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})"
-
-
-def _captures_too() -> bool:
-    """Whether torch.compile looks at the frames of this thread."""
-    return _DYNAMO is not None and _DYNAMO() not in (None, False)
 
 
 def _is_number(value: Value) -> bool:

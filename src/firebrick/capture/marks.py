@@ -68,6 +68,13 @@ def _marked(fn: F, mark: str) -> F:
     return fn
 
 
+def own_mark(function: Any, mark: str, default: Any = None) -> Any:
+    """The value of a function's mark; the default where it has none, or `functools.wraps` copied another's."""
+    value = getattr(function, mark, default)
+    wrapped = getattr(function, "__wrapped__", None)
+    return default if wrapped is not None and getattr(wrapped, mark, default) is value else value
+
+
 def is_of_torch(function: Any) -> bool:
     """Whether a function is one of PyTorch's own."""
     return str(getattr(function, "__module__", None)).partition(".")[0] == "torch"
@@ -75,11 +82,10 @@ def is_of_torch(function: Any) -> bool:
 
 def disabled_by_torch(function: Any) -> tuple[Any, bool] | None:
     """What `torch.compiler.disable` wrapped, and whether its callees are meant too; None for other functions."""
-    attributes = function.__dict__
-    original = attributes.get("_torchdynamo_orig_callable") if attributes.get("_torchdynamo_disable") else None
+    original = own_mark(function, "_torchdynamo_orig_callable") if own_mark(function, "_torchdynamo_disable") else None
     if original is None or is_of_torch(original):
         return None
-    return original, attributes.get("_torchdynamo_disable_recursive", True)
+    return original, getattr(function, "_torchdynamo_disable_recursive", True)
 
 
 def mark_dynamic(

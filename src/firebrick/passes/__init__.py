@@ -40,29 +40,10 @@ if TYPE_CHECKING:
     from firebrick.targets.base import Target
 
 __all__ = [
-    "PASSES",
-    "TUNED",
-    "FeatureBatchNorm",
-    "FusedLinear",
-    "Int8Linear",
-    "Swap",
-    "SwapReport",
-    "active_passes",
-    "are_shipped",
-    "check_layouts",
-    "fold_batchnorm",
-    "fuse_qkv",
-    "gelu_to_relu",
-    "layernorm_to_batchnorm",
-    "passes_key",
-    "placing",
-    "quantize",
-    "quantize_linear",
-    "rules",
-    "run_graph_passes",
-    "run_passes",
-    "swap",
-]
+    "PASSES", "TUNED", "FeatureBatchNorm", "FusedLinear", "Int8Linear", "Swap", "SwapReport", "active_passes",
+    "are_shipped", "check_layouts", "fold_batchnorm", "fuse_qkv", "gelu_to_relu", "layernorm_to_batchnorm",
+    "passes_key", "placing", "quantize", "quantize_linear", "rules", "run_graph_passes", "run_passes", "swap",
+]  # fmt: skip
 
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
     integer_products,

@@ -16,19 +16,6 @@ from firebrick.torchscript.rewriting import (
 from firebrick.torchscript.subgraph import compile_subgraphs, to_fx
 
 __all__ = [
-    "OptimizedScript",
-    "ScriptModule",
-    "ScriptPass",
-    "SubgraphCompiler",
-    "compile_subgraphs",
-    "disable",
-    "enable",
-    "nodes_of",
-    "optimize",
-    "register_pass",
-    "registry",
-    "script_rule",
-    "to_fx",
-    "to_module",
-    "to_source",
-]
+    "OptimizedScript", "ScriptModule", "ScriptPass", "SubgraphCompiler", "compile_subgraphs", "disable", "enable",
+    "nodes_of", "optimize", "register_pass", "registry", "script_rule", "to_fx", "to_module", "to_source",
+]  # fmt: skip

@@ -55,7 +55,7 @@ def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:
     """
     if is_generator(code) or index not in states(code):
         return False
-    kinds = stack_before(code, index)
+    kinds = states(code)[_unit_start(flow(code), index)].stack
     return HANDLING.isdisjoint(kinds) and (not stack or len(stack) == len(kinds))
 
 
@@ -133,11 +133,6 @@ def _unit_start(graph: Flow, index: int) -> int:
     while index and graph.instructions[index - 1].opname in _CALL_PARTS:
         index -= 1
     return index
-
-
-def stack_before(code: CodeType, index: int) -> str:
-    """Kinds of the stack's items that `emit_break` expects at an instruction, as `flow` names them."""
-    return states(code)[_unit_start(flow(code), index)].stack
 
 
 def _decision_after(graph: Flow, index: int) -> set[int]:

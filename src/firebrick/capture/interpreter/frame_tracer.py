@@ -17,7 +17,7 @@ from firebrick.capture.guards.guard_kinds import describe
 from firebrick.capture.guards.guard_set import Guards
 from firebrick.capture.guards.size_symbols import Symbols
 from firebrick.capture.library import known_callables
-from firebrick.capture.marks import DISABLED
+from firebrick.capture.marks import DISABLED, own_mark
 from firebrick.capture.replay import Repeats
 from firebrick.capture.values.base import LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
@@ -412,7 +412,7 @@ class Tracer:
         Raises:
             Break: the function runs as plain Python.
         """
-        if function.obj is not None and DISABLED in function.obj.__dict__:
+        if function.obj is not None and own_mark(function.obj, DISABLED):
             raise Break("disabled-function", f"{function.describe()} is marked with disable()")
         if known_callables.is_opaque(function.globals.get("__name__"), function.obj):
             raise Break("unsupported-call", f"{function.describe()} of {function.globals.get('__name__')} is called")

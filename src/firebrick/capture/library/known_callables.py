@@ -7,7 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.marks import IN_GRAPH, NONSTRICT
+from firebrick.capture.marks import IN_GRAPH, NONSTRICT, own_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,7 +124,7 @@ def rule_of(function: FunctionType) -> Any:
     """The rule of a Python function that is known by a mark, by its code or by its name; None for others."""
     if function.__dict__:
         for name in MARKED:
-            if name in function.__dict__:
+            if own_mark(function, name) is not None:
                 return MARKED[name]
     code = function.__code__
     rule = (
