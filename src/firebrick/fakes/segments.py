@@ -262,12 +262,11 @@ class Segments:
     @classmethod
     def cut(cls, gm: fx.GraphModule, starts: frozenset[fx.Node], compile: Callable[..., Any]) -> Segments:
         """Runs a graph cut at `starts`; `compile` gets each part's graph and examples of its inputs."""
-
-        def compiled(graph: fx.GraphModule) -> Callable[..., Any]:
-            return compile(graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"])
-
-        parts = segments(gm, starts)
-        return cls(gm, parts, [None if part.graph is None else compiled(part.graph) for part in parts])
+        parts, runs = segments(gm, starts), list[Any]()
+        for graph in [part.graph for part in parts]:
+            examples = [] if graph is None else [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
+            runs.append(None if graph is None else compile(graph, examples))
+        return cls(gm, parts, runs)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """The graph's results."""

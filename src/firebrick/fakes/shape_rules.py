@@ -506,10 +506,6 @@ def _repeat(x: Any, repeats: Sequence[int]) -> Spec:
     return Spec(tuple(n * r for n, r in zip(shape, repeats, strict=True)), x.dtype)
 
 
-def _triangle(x: Any, diagonal: int = 0) -> Spec:
-    return Spec(tuple(x.shape), x.dtype)
-
-
 def _stack(tensors: Sequence[Any], dim: int = 0) -> Spec:
     first = tensors[0]
     if any(t.shape != first.shape for t in tensors) or first.dim() in (3, 4):
@@ -669,7 +665,7 @@ RULES: dict[Any, Callable[..., Any]] = {
         ops("upsample_nearest2d.default upsample_bilinear2d.default upsample_bicubic2d.default"), _upsample
     ),
     aten.prod.default: lambda x, *, dtype=None: _sum(x, dtype=dtype),
-    **dict.fromkeys(ops("tril.default triu.default"), _triangle),
+    **dict.fromkeys(ops("tril.default triu.default"), lambda x, diagonal=0: Spec(tuple(x.shape), x.dtype)),
     **dict.fromkeys(
         ops("flip.default roll.default index_put.default scatter.value scatter.src bernoulli.default bernoulli.p"),
         _like_first,
