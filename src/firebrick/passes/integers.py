@@ -85,8 +85,7 @@ _HALVES = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.d
 
 
 def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
-    """Compute products of float16 in float32 and round them once, on CPUs where oneDNN has no instructions for them:
-    ATen's take ten times as long there."""
+    """Compute products of float16 in float32, rounded once, where oneDNN has none: ATen's take ten times as long."""
     if config.numerics == "eager" or "cpu" not in targets or mkldnn._is_mkldnn_fp16_supported():
         return graph
     for node in list(graph.gm.graph.nodes):
@@ -101,10 +100,8 @@ def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config
 
 def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node | None:
     """A product of what are bytes with scales."""
-    bias: list[Any] = list(node.args[:-2])
-    x: Any
-    weight: Any
-    x, weight = node.args[-2:]
+    factors: Any = node.args
+    *bias, x, weight = factors
     w = _columns(weight) if node.meta["val"].dtype is torch.float32 and recipe.is_constant(weight) else None
     q = _rows(x, node) if w is not None and not node.kwargs else None
     if w is None or q is None:
@@ -154,7 +151,7 @@ def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node 
 
 
 _REWRITES: Mapping[Any, Any] = {
-    aten._int_mm.default: lambda node, *rest: _product(node.args[0], node.args[1], *rest, node),
+    aten._int_mm.default: lambda n, recipe, target: _product(n.args[0], n.args[1], recipe, target, n),
     aten.mm.default: _dequantized,
     aten.addmm.default: _dequantized,
     aten.convolution.default: _convolved,

@@ -118,10 +118,6 @@ class Int8Linear(nn.Module):
             result = result + self.bias
         return result.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
-    def extra_repr(self) -> str:
-        """What print shows."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, int8"
-
 
 def quantize_linear(
     model: nn.Module, *, samples: Sequence[Sample] = (), smallest: int = 64, skip: Sequence[str] = ()
