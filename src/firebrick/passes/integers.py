@@ -89,7 +89,7 @@ def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config
     if config.numerics == "eager" or "cpu" not in targets or mkldnn._is_mkldnn_fp16_supported():
         return graph
     for node in list(graph.gm.graph.nodes):
-        if node.target in _HALVES and node.meta["val"].dtype is torch.float16 and device_of(node).type == "cpu":
+        if node.target in _HALVES and node.meta["val"].dtype is torch.float16 and device_of(node) == "cpu":
             widened = partial(_emit, node, aten._to_copy.default, dtype=torch.float32)
             product = _emit(node, node.target, *fx.map_arg(node.args, widened), **node.kwargs)
             node.replace_all_uses_with(_emit(node, aten._to_copy.default, product, dtype=torch.float16))
