@@ -543,14 +543,11 @@ def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Spec, Spec, Spec]:
     last = is_normalized_channels_last(x)
-    if (x.device.type != "cpu" and (last or not x.is_contiguous())) or not _all_of(x.dtype, weight, bias, mean, var):
+    mixed = any(t is not None and t.dtype is not x.dtype for t in (weight, bias, mean, var))
+    if (x.device.type != "cpu" and (last or not x.is_contiguous())) or mixed:
         raise NoRule
     stat, shape = Spec((x.shape[1] if training else 0,), x.dtype), tuple(x.shape)
     return Spec(shape, x.dtype, channels_last(shape) if last else None), stat, stat
-
-
-def _all_of(dtype: torch.dtype, *tensors: Any) -> bool:
-    return all(t is None or t.dtype is dtype for t in tensors)
 
 
 def _adaptive_pool(x: Any, size: Sequence[int]) -> Spec:
