@@ -54,9 +54,7 @@ TORCH_LOGS: Mapping[str, tuple[str, ...]] = {
 CHECKS = ("ir", "accuracy", "guards")
 """What `check` looks at while a program runs: see the setting."""
 
-IDLE: Mapping[str, str] = {
-    "fallback_random": "random numbers are eager's in any case",
-}
+IDLE: Mapping[str, str] = {"fallback_random": "random numbers are eager's in any case"}
 """Settings that programs for torch.compile ask for and that change nothing here, with the reason."""
 
 

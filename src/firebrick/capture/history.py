@@ -134,14 +134,14 @@ class History:
                 (notes.integers if type(value) is int else notes.floats).add(source)
         return False
 
-    def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
+    def tell(self, tracer: Tracer, code: CodeType) -> None:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
         tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
-        tracer.numbers = frozenset(notes.floats if floats else ())
+        tracer.numbers = frozenset(notes.floats)
         tracer.integers = frozenset(notes.integers - notes.numbers)
         source = origin(code)
         if source is not None and source.region is not None:

@@ -29,13 +29,10 @@ _NAMES: Mapping[str, str] = {
 """What follows `_foreach_` -> the op of one tensor."""
 
 _OVERLOADS: Mapping[str, tuple[str, ...]] = {
-    "default": ("default",),
-    "Scalar": ("Tensor_Scalar", "Scalar", "default"),
-    "ScalarList": ("Tensor_Scalar", "Scalar", "default"),
-    "ScalarAndTensor": ("Scalar",),
-    "List": ("Tensor_Tensor", "Tensor", "default"),
-    "Tensor": ("Tensor",),
-}
+    "default": ("default",), "Scalar": ("Tensor_Scalar", "Scalar", "default"),
+    "ScalarList": ("Tensor_Scalar", "Scalar", "default"), "ScalarAndTensor": ("Scalar",),
+    "List": ("Tensor_Tensor", "Tensor", "default"), "Tensor": ("Tensor",),
+}  # fmt: skip
 """Overload on lists -> overloads on tensors, the first that there is."""
 
 

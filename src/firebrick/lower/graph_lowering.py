@@ -46,21 +46,10 @@ if TYPE_CHECKING:
     from firebrick.targets.base import Target
 
 RULES: dict[Any, Callable[..., Any]] = {
-    **pointwise.RULES,
-    **views.RULES,
-    **reductions.RULES,
-    **normalization.RULES,
-    **indexing.RULES,
-    **indirect.RULES,
-    **updates.RULES,
-    **scans.RULES,
-    **padding.RULES,
-    **pooling.RULES,
-    **sampling.RULES,
-    **bags.RULES,
-    **cuda_convolutions.RULES,
-    **library_calls.RULES,
-}
+    **pointwise.RULES, **views.RULES, **reductions.RULES, **normalization.RULES, **indexing.RULES, **indirect.RULES,
+    **updates.RULES, **scans.RULES, **padding.RULES, **pooling.RULES, **sampling.RULES, **bags.RULES,
+    **cuda_convolutions.RULES, **library_calls.RULES,
+}  # fmt: skip
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 

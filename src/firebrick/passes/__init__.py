@@ -46,15 +46,9 @@ __all__ = [
 ]  # fmt: skip
 
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
-    integer_products,
-    fold_constants,
-    place_convolutions,
-    merge_products,
-    prepack_convolution,
-    batch_products,
-    prepack_linear,
-    single_products,
-)
+    integer_products, fold_constants, place_convolutions, merge_products, prepack_convolution, batch_products,
+    prepack_linear, single_products,
+)  # fmt: skip
 """What the compiler itself does to every graph, in order."""
 TUNED = frozenset({batch_products, prepack_convolution, prepack_linear, single_products})
 """Those that choose among kernels, and take what measures them."""

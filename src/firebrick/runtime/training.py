@@ -48,13 +48,8 @@ _TWISTED = (
 )
 
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "min": min,
-    "max": max,
-}
+    "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "min": min, "max": max,
+}  # fmt: skip
 
 
 def _number(size: Any, sizes: Mapping[str, int]) -> Any:

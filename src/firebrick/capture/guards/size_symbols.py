@@ -94,6 +94,13 @@ class Symbols:
             self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
         return symbol
 
+    def computed(self, number: int, source: Source) -> Var:
+        """The symbol of an integer that Python computes of a number that varies."""
+        symbol = self.sizes.symbol(number, 1, _INTEGERS[1])
+        leaf = self._leaves[symbol.name] = ("int", source)
+        self._guards += [("<=", 1, leaf), ("<=", leaf, _INTEGERS[1])]
+        return symbol
+
     def decided_integers(self) -> set[Source]:
         """Those that had to be numbers."""
         return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}

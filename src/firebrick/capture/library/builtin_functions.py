@@ -33,13 +33,14 @@ from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue, of_list
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
-from firebrick.capture.values.scalar import ScalarValue, chosen, extreme, finite, is_late, rounded, truth_of
+from firebrick.capture.values.scalar import ScalarValue, chosen, extreme, finite, is_late, is_open, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
@@ -426,6 +427,8 @@ def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value
             raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
         if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
             return value.converted(interp, cls)
+        if not kwargs and cls is not complex and (result := applied(interp, cls, args)) is not None:
+            return result
         if isinstance(value, ObjectValue):
             conversion, _ = interp.lookup(value.cls, method)
             if isinstance(conversion, types.FunctionType):
@@ -463,7 +466,7 @@ def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Va
         return value.converted(interp, function)
     if isinstance(value, ScalarValue) and function is round and (late := rounded(value, (*args, *kwargs.values())[1])):
         return late
-    return interp.fold(function, args, kwargs)
+    return (None if kwargs else applied(interp, function, args)) or interp.fold(function, args, kwargs)
 
 
 @handles_each(math.isnan, math.isinf, math.isfinite)
@@ -497,14 +500,14 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
         interp.raise_new(TypeError, f"unsupported operand type(s) for divmod(): {names}")
-    if is_late(left) or is_late(right):
+    if is_late(left) or is_late(right) or isinstance(left, SizeValue):
         return TupleValue([operators.binary(interp, symbol, left, right) for symbol in ("//", "%")])
     return interp.fold(divmod, args, kwargs)
 
 
 @handles(print)
 def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not all(arg.realize().is_constant() or is_late(arg.realize()) for arg in (*args, *kwargs.values())):
+    if not all(arg.realize().is_constant() or is_open(arg.realize()) for arg in (*args, *kwargs.values())):
         raise Break("unsupported-call", "print() of a tensor or object", fix="print after the compiled function")
     if interp.tracer.effects.global_value(vars(sys), "stdout") is not None:
         raise Break("unsupported-call", "print() to what sys.stdout was set to")

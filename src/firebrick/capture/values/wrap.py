@@ -31,11 +31,11 @@ from firebrick.capture.library import known_callables
 from firebrick.capture.values.address import WeakReferenceValue, number_key
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.computed import of_float
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue
-from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DICT_CLASSES, DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, ObjectValue, builtin_base
@@ -69,7 +69,7 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
                 raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
             if source in tracer.numbers and kind is float:
                 tracer.guards.type(source, float)
-                return NumberValue(float, source)
+                return of_float(source, obj, tracer.pin)
             symbol = tracer.symbols.integer(obj, source) if kind is int and source in tracer.integers else None
             if symbol is not None:
                 tracer.guards.type(source, int)

@@ -355,13 +355,9 @@ class Sizes:
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
-    "==": ("==", False, False),
-    "!=": ("==", False, True),
-    "<": ("<", False, False),
-    ">=": ("<", False, True),
-    ">": ("<", True, False),
-    "<=": ("<", True, True),
-}
+    "==": ("==", False, False), "!=": ("==", False, True), "<": ("<", False, False), ">=": ("<", False, True),
+    ">": ("<", True, False), "<=": ("<", True, True),
+}  # fmt: skip
 """Comparison -> the base one, whether the sides are exchanged, whether it is the contrary."""
 
 
@@ -513,14 +509,9 @@ _CONTRARY = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Expr]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    **dict.fromkeys(("floordiv", "int_floordiv"), floordiv),
-    "mod": mod,
-    "sym_min": minimum,
-    "sym_max": maximum,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    **dict.fromkeys(("floordiv", "int_floordiv"), floordiv), "mod": mod, "sym_min": minimum, "sym_max": maximum,
+}  # fmt: skip
 for _name, _function in _ARITHMETIC.items():
     setattr(SizeNode, _name, _arithmetic(_function))
 for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):

@@ -229,15 +229,9 @@ def _simplify_pair(name: str, a: Value, b: Value, dtype: str) -> Value | None:
 
 
 _INDEX_OPS: Mapping[str, Callable[..., Expr]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "floordiv": floordiv,
-    "mod": mod,
-    "min": minimum,
-    "max": maximum,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "floordiv": floordiv,
+    "mod": mod, "min": minimum, "max": maximum,
+}  # fmt: skip
 """Scalar function -> the same of index expressions."""
 
 _INDEX_TESTS: Mapping[str, Callable[[Expr], bool | None]] = {

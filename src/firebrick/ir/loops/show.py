@@ -34,23 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "bitand": "&",
-    "bitor": "|",
-    "bitxor": "^",
-}
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^",
+}  # fmt: skip
 """Scalar function -> the sign that it is written with; the dtype of its arguments tells logic from bits."""
 
 _DEEP = 12
