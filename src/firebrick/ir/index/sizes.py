@@ -672,6 +672,12 @@ def settled(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple([v.node.sizes.size(v.node.expr) if isinstance(v, torch.SymInt) else v for v in values])
 
 
+def one_or_more(size: Any) -> Any:
+    """`max(size, 1)`; an expression where nothing may be asked any more."""
+    sizes = size.node.sizes
+    return sizes.size(maximum(size.node.expr, 1)) if sizes.frozen else max(size, 1)
+
+
 def sizes_in(values: Iterable[Any]) -> Sizes | None:
     """What knows the symbols in some sizes; None if there are none."""
     return next((v.node.sizes for v in values if isinstance(v, torch.SymInt) and hasattr(v.node, "sizes")), None)
