@@ -94,7 +94,8 @@ class Contender:
         self.mesh, self.options = mesh, options
         model = Model(options.width, options.length, options.layers).to(mesh.device_type)
         self.net = distribute(model, wrapper, mesh, compiled)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
+        foreach = False if wrapper == "TP" else None  # torch 2.11 has no lists of tensors and DTensors on GPUs
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, foreach=foreach)
         self.data = torch.Generator().manual_seed(0 if wrapper == "TP" else dist.get_rank())
         self.times: list[float] = []
 

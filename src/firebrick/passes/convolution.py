@@ -42,19 +42,14 @@ mkldnn = torch.ops.mkldnn
 
 
 @dataclass(slots=True)
-class _Match:
-    """A convolution and what follows it alone. last: the node whose value the packed call has.
-
-    choice: what computes it: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's.
-    """
+class Followed:
+    """A convolution and what follows it alone, up to `last`. scale, shift: constants with one number a channel."""
 
     conv: fx.Node
     last: fx.Node
-    choice: Choice
     scale: fx.Node | None = None
     shift: fx.Node | None = None
     other: fx.Node | None = None
-    fused: PostOp = NO_POST_OP
 
     def nodes(self) -> list[fx.Node]:
         """The convolution and what follows it, in order."""
@@ -62,6 +57,46 @@ class _Match:
         while nodes[-1] is not self.last:
             nodes.append(next(iter(nodes[-1].users)))
         return nodes
+
+    def take(self, attribute: str, operand: fx.Node | None) -> fx.Node | None:
+        """The next reader, behind the one that has this operand if there is one."""
+        reader = only_reader(self.last)
+        if operand is not None and reader is not None:
+            setattr(self, attribute, operand)
+            self.last, reader = reader, only_reader(reader)
+        return reader
+
+    def affine(self, recipe: RecipeBuilder) -> fx.Node | None:
+        """The next reader, behind a factor and a summand."""
+        reader = only_reader(self.last)
+        for name, op in (("scale", aten.mul.Tensor), ("shift", aten.add.Tensor)):
+            if reader is not None and reader.target is op and not reader.kwargs:
+                reader = self.take(name, channel_operand(reader, self.last, recipe))
+        return reader
+
+    def folded(self, recipe: RecipeBuilder, scaled: bool = True) -> tuple[fx.Node, fx.Node | None, fx.Node | None]:
+        """The weight, times the scale if asked for, the bias with scale and shift, and the scale in one dimension."""
+        _, weight, bias, *_ = self.conv.args
+        w, b = recipe.copy(weight), recipe.copy(bias) if bias is not None else None  # type: ignore[arg-type]
+        name, channels, scale = w.name, self.conv.meta["val"].shape[1], None
+        if self.scale is not None:
+            scale = recipe.call(f"{name}_scale", aten.reshape.default, recipe.copy(self.scale), [channels])
+            if scaled:
+                by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, [channels, 1, 1, 1])
+                w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
+            b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, scale) if b is not None else None
+        if self.shift is not None:
+            shift = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(self.shift), [channels])
+            b = shift if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, shift)
+        return w, b, scale
+
+
+@dataclass(slots=True)
+class _Match(Followed):
+    """choice: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's."""
+
+    choice: Choice = CALL
+    fused: PostOp = NO_POST_OP
 
 
 def prepack_convolution(
@@ -80,7 +115,7 @@ def prepack_convolution(
         forms = {c.name: c for c in (first, *others) if c.name != "call"}
         if choose is None or len(forms) < 2 or first.name not in _WRITERS:
             return first
-        richest = _match(_Match(node, node, max(forms.values(), key=lambda c: len(c.after))), recipe)
+        richest = _match(_Match(node, node, choice=max(forms.values(), key=lambda c: len(c.after))), recipe)
         part = alone(richest.nodes(), recipe.is_constant)
         rewrites = {
             name: partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form) for name, form in forms.items()
@@ -100,7 +135,7 @@ def _rewrite(
             _drop_empty_padding(node)
             choice = form_of(node, recipe)
             if choice.name in _WRITERS:
-                matched = _match(_Match(node, node, choice), recipe)
+                matched = _match(_Match(node, node, choice=choice), recipe)
                 images[_packed(matched, recipe, targets)] = matched.last.meta["val"]
     if images:
         propagate_layouts(graph.gm, images)
@@ -140,26 +175,12 @@ def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[C
 
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
-    conv, choice = matched.conv, matched.choice
-    reader = only_reader(conv)
-    if reader is not None and reader.target is aten.mul.Tensor:
-        scale = channel_operand(reader, conv, recipe)
-        if scale is not None:
-            matched.scale, matched.last = scale, reader
-            reader = only_reader(reader)
-    if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
-        shift = channel_operand(reader, matched.last, recipe)
-        if shift is not None:
-            matched.shift, matched.last = shift, reader
-            reader = only_reader(reader)
+    choice, reader = matched.choice, matched.affine(recipe)
     if reader is not None and "add" in choice.after:
-        other = added(reader, matched.last)
-        if other is not None:
-            matched.other, matched.last = other, reader
-            reader = only_reader(reader)
+        reader = matched.take("other", added(reader, matched.last))
     if reader is not None and reader.args[0] is matched.last:
         fused = post_op(reader, choice)
-        if fused is not None and reader.meta["val"].dtype == conv.meta["val"].dtype:
+        if fused is not None and reader.meta["val"].dtype == matched.conv.meta["val"].dtype:
             matched.fused, matched.last = fused, reader
     return matched
 
@@ -202,7 +223,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
             choice = next(
                 (c for c in convolution_choices(part, targets) if c.name == matched.choice.name), matched.choice
             )
-            match = _Match(part, part, choice, matched.scale, shift, other, fused)
+            match = _Match(part, part, matched.scale, shift, other, choice, fused)
             other = _replace(match, recipe)
         assert other is not None
         absorb(other, gone)
@@ -213,31 +234,15 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
 
 
 def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
-    conv = matched.conv
-    _, weight, bias, *_ = conv.args
-    w = recipe.copy(weight)  # type: ignore[arg-type]
-    b = recipe.copy(bias) if bias is not None else None  # type: ignore[arg-type]
-    channels = conv.meta["val"].shape[1]
-    name = w.name
-    if matched.scale is not None:
-        scale = recipe.copy(matched.scale)
-        if matched.choice.name == "packed":
-            by_row = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
-            w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
-        if b is not None:
-            flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
-            b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
-    if matched.shift is not None:
-        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(matched.shift), [channels])
-        b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
-    call = _WRITERS[matched.choice.name](matched, w, b, recipe)
+    choice = matched.choice.name
+    call = _WRITERS[choice](matched, *matched.folded(recipe, choice == "packed"), recipe)
     before = matched.last.meta["val"]
     with before.fake_mode:
         call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
     return call
 
 
-def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """[batch, channels, height, width], channels last   ->   [pixels, channels] @ w * scale + b + other, and back.
 
     The weight is read where it is, so the scale is not multiplied into it.
@@ -247,10 +252,7 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilde
     outer = w.meta["val"].shape[0]
     with w.meta["val"].fake_mode:
         out = w.meta["val"].new_empty((batch * height * width, outer))
-    scale = None
-    if matched.scale is not None:
-        flat = recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(matched.scale), [outer])
-        scale = recipe.use(flat, matched.last)
+    factor = recipe.use(scale, matched.last) if scale is not None else None
     bias = recipe.use(b, matched.last) if b is not None else None
     meta = matched.last.meta
 
@@ -277,7 +279,7 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilde
     read = create(aten.squeeze.dim, weight, 3, value=rows)
     read = create(aten.squeeze.dim, read, 2, value=matrix)
     read = without_gaps(create(aten.t.default, read, value=turned), recipe, matched.last)
-    last = create(linear_op, pixels(x, inner), read, scale, bias, other, attr, scalars, value=out)
+    last = create(linear_op, pixels(x, inner), read, factor, bias, other, attr, scalars, value=out)
     with out.fake_mode:
         whole = out.view(batch, height, width, outer)
         turned = whole.permute(0, 3, 1, 2)
@@ -285,7 +287,7 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilde
     return create(aten.permute.default, last, [0, 3, 1, 2], value=turned)
 
 
-def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The convolution by a kernel of our own. Where that does not pad by itself, the input is padded."""
     arguments: Any = matched.conv.args
     x, _, _, stride, (rows, columns), dilation, *_ = arguments
@@ -294,17 +296,15 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) 
     if _is_border(x):
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
-    scale: tuple[fx.Node, ...] = ()
-    if matched.scale is not None:
-        scale = (recipe.call(f"{w.name}_scale_flat", aten.reshape.default, recipe.copy(matched.scale), [outer]),)
     choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
     weight: Any = matched.conv.args[1]
     more: tuple[Any, ...] = ()
     if choice.options["in_place"] and not pads:
         read = readable(weight, recipe, matched.last)
-        more = (recipe.use(scale[0], matched.last) if scale else None, choice.options["columns"])
+        more = (recipe.use(scale, matched.last) if scale is not None else None, choice.options["columns"])
     else:
-        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *scale)
+        factor = () if scale is None else (scale,)
+        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
         read = recipe.use(packed, matched.last)
     bias = recipe.use(b, matched.last) if b is not None else None
     with graph.inserting_before(matched.last):
@@ -329,7 +329,7 @@ def _is_border(x: fx.Node) -> bool:
     return len(sides) in (2, 4) and all(type(n) is int and n >= 0 for n in sides)
 
 
-def _call(matched: _Match, w: fx.Node, b: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
     x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused

@@ -10,13 +10,12 @@ Their results are channels last; so then is what is computed from them, and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.fakes.node_values import absorb
-from firebrick.passes.convolution import channel_operand, convolution_choices, fits, only_reader
+from firebrick.passes.convolution import Followed, convolution_choices, fits, only_reader
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import added
 from firebrick.passes.recipe import RecipeBuilder
@@ -56,47 +55,23 @@ def place_convolutions(graph: AtenGraph, targets: Mapping[str, Target], config: 
     return graph
 
 
-@dataclass(slots=True)
-class _Followed:
-    """What alone follows a convolution up to a relu. scale, shift: constants with one number a channel."""
-
-    last: fx.Node
-    scale: fx.Node | None = None
-    shift: fx.Node | None = None
-    other: fx.Node | None = None
-
-
-def _followed(conv: fx.Node, recipe: RecipeBuilder) -> _Followed | None:
-    made, reader = _Followed(conv), only_reader(conv)
-
-    def take() -> None:
-        nonlocal reader
-        assert reader is not None
-        made.last, reader = reader, only_reader(reader)
-
-    wide = _is_cast(reader, torch.float32)
+def _followed(conv: fx.Node, recipe: RecipeBuilder) -> Followed | None:
+    """What alone follows a convolution up to a relu."""
+    match, dtype = Followed(conv, conv), conv.meta["val"].dtype
+    wide = _is_cast(only_reader(conv), torch.float32)
     if wide:  # a batch norm computes in float32
-        take()
-    if reader is not None and reader.target is aten.mul.Tensor:
-        made.scale = channel_operand(reader, made.last, recipe)
-        if made.scale is not None:
-            take()
-    if reader is not None and reader.target is aten.add.Tensor and not reader.kwargs:
-        made.shift = channel_operand(reader, made.last, recipe)
-        if made.shift is not None:
-            take()
+        match.last = next(iter(conv.users))
+    reader = match.affine(recipe)
     if wide:
-        if not _is_cast(reader, conv.meta["val"].dtype):
+        if reader is None or not _is_cast(reader, dtype):
             return None
-        take()
+        match.last, reader = reader, only_reader(reader)
     if reader is not None:
-        made.other = added(reader, made.last)
-        if made.other is not None:
-            take()
+        reader = match.take("other", added(reader, match.last))
     if reader is None or reader.target is not aten.relu.default:
         return None
-    take()
-    return made
+    match.last = reader
+    return match
 
 
 def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
@@ -105,42 +80,27 @@ def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
 
 def _fused(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     """The library's kernel that scales, adds and cuts off below zero; another convolution lies channels last."""
-    found = _followed(conv, recipe)
-    if found is None:
+    match = _followed(conv, recipe)
+    if match is None:
         return _channels_last(conv, recipe)
-    x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
-    graph, dtype, channels = recipe.aten.gm.graph, conv.meta["val"].dtype, conv.meta["val"].shape[1]
-    w: Any = recipe.copy(weight)  # type: ignore[arg-type]
-    b: Any = None if bias is None else recipe.copy(bias)  # type: ignore[arg-type]
+    x, _, _, stride, padding, dilation, _, _, groups = conv.args
+    graph, dtype = recipe.aten.gm.graph, conv.meta["val"].dtype
+    w, b, _ = match.folded(recipe)
     name = w.name
-    if found.scale is not None:
-        scale = recipe.copy(found.scale)
-        rows = recipe.call(f"{name}_scale", aten.reshape.default, scale, [channels, 1, 1, 1])
-        w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, rows)
-        if b is not None:
-            flat = recipe.call(f"{name}_scale_flat", aten.reshape.default, scale, [channels])
-            b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, flat)
-    if found.shift is not None:
-        flat = recipe.call(f"{name}_shift", aten.reshape.default, recipe.copy(found.shift), [channels])
-        b = flat if b is None else recipe.call(f"{name}_shifted", aten.add.Tensor, b, flat)
     options = {"dtype": dtype, "memory_format": torch.channels_last}
-    w = recipe.use(recipe.call(f"{name}_channels_last", aten._to_copy.default, w, **options), found.last)
+    w = recipe.use(recipe.call(f"{name}_channels_last", aten._to_copy.default, w, **options), match.last)
     if b is not None:
-        b = recipe.use(recipe.call(f"{name}_added", aten._to_copy.default, b, dtype=dtype), found.last)
+        b = recipe.use(recipe.call(f"{name}_added", aten._to_copy.default, b, dtype=dtype), match.last)
     rest = (stride, padding, dilation, groups)
     target: Any = aten.cudnn_convolution_relu.default
     args: tuple[Any, ...] = (x, w, b, *rest)
-    if found.other is not None:
-        target, args = aten.cudnn_convolution_add_relu.default, (x, w, found.other, 1, b, *rest)
-    with graph.inserting_before(found.last):
+    if match.other is not None:
+        target, args = aten.cudnn_convolution_add_relu.default, (x, w, match.other, 1, b, *rest)
+    with graph.inserting_before(match.last):
         call = graph.call_function(target, args)
-    call.meta = dict(found.last.meta)
-    gone, node = [conv], conv
-    while node is not found.last:
-        node = next(iter(node.users))
-        gone.append(node)
-    absorb(call, gone)
-    found.last.replace_all_uses_with(call)
+    call.meta = dict(match.last.meta)
+    absorb(call, match.nodes())
+    match.last.replace_all_uses_with(call)
     return call
 
 

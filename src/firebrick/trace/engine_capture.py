@@ -155,9 +155,9 @@ class Recorder:
         return self._stand_in(self.graph.call_function(_ADD, (self._arg(one), self._arg(other))))
 
     def accumulate_grad(self, leaf: Any, *args: Any) -> Any:
-        """A gradient arrives at a leaf; torch 2.13 also tells what the leaf has."""
-        grad = args[-2]
-        return self._stand_in(self._plain(ACCUMULATE, None, leaf, grad))
+        """A gradient arrives at a leaf. torch 2.13 also tells what the leaf has, before it nothing may come back."""
+        result = self._stand_in(self._plain(ACCUMULATE, None, leaf, args[-2]))
+        return result if len(args) > 2 else None
 
     def proxy_call_backward(
         self, inputs: Any, metas: Sequence[Any], saved: Any, hook_id: int, ctx: Any, *state: Any
