@@ -21,11 +21,9 @@ _SAME = (
     "trunc zero"
 )
 _NAMES: Mapping[str, str] = {
-    **{name: name for name in _SAME.split()},
-    "maximum": "clamp_min",
-    "minimum": "clamp_max",
+    **{name: name for name in _SAME.split()}, "maximum": "clamp_min", "minimum": "clamp_max",
     "norm": "linalg_vector_norm",
-}
+}  # fmt: skip
 """What follows `_foreach_` -> the op of one tensor."""
 
 _OVERLOADS: Mapping[str, tuple[str, ...]] = {

@@ -142,11 +142,9 @@ def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node 
 
 
 _REWRITES: Mapping[Any, Any] = {
-    aten._int_mm.default: _integers,
-    aten.mm.default: _dequantized,
-    aten.addmm.default: _dequantized,
+    aten._int_mm.default: _integers, aten.mm.default: _dequantized, aten.addmm.default: _dequantized,
     aten.convolution.default: _convolved,
-}
+}  # fmt: skip
 
 
 def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before: fx.Node) -> fx.Node | None:

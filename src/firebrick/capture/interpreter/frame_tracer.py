@@ -90,7 +90,7 @@ class Tracer:
         """What was another number, text, function or class in an earlier round."""
         self.numbers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
-        self.pins = True  # whether such floats may be guarded to be what they are
+        self.pins = True  # whether such floats may be guarded to be what they are, or Python goes on instead
         self.integers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another integer: a symbol, as sizes are."""
         self.graph.sizes.prelude = self.prelude
@@ -122,12 +122,6 @@ class Tracer:
         if pinned and type(obj) in LITERAL_TYPES:
             return ConstantValue(obj)
         return LazyValue(self, obj, source, pinned=pinned)
-
-    def pin(self, source: s.Source, number: float) -> None:
-        """Guard what a float that varies is, or break where it is another so often that Python goes on instead."""
-        if not self.pins:
-            raise Break("changing-value", f"{source} is another float in each call and must be known")
-        self.guards.equals(source, number)
 
     def known(self, obj: Any) -> Value:
         """The value of an object that compiled code may refer to itself."""

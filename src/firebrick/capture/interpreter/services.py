@@ -356,11 +356,9 @@ class Operations:
 
     def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
         names: dict[str, tuple[str, ...]] = {
-            "r": ("__repr__",),
-            "s": ("__str__", "__repr__"),
-            "a": ("__repr__",),
+            "r": ("__repr__",), "s": ("__str__", "__repr__"), "a": ("__repr__",),
             "": ("__format__", "__str__", "__repr__"),
-        }
+        }  # fmt: skip
         for name in names[conversion]:
             entry, _ = self.lookup(value.cls, name)
             if entry is not MISSING and isinstance(entry, types.FunctionType):

@@ -24,6 +24,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
     from firebrick.ir.index.expr import Expr
 
@@ -38,11 +39,13 @@ class Base(NamedTuple):
     leaf: Callable[[], tuple[Source, Callable[[Any], float]] | None]
 
 
-def of_float(source: Source, number: float, pin: Callable[[Source, float], None]) -> ComputedValue:
-    """A float of the frame. pin: guards what it is."""
+def of_float(tracer: Tracer, source: Source, number: float) -> ComputedValue:
+    """A float of the frame."""
 
     def pinned() -> float:
-        pin(source, number)
+        if not tracer.pins:
+            raise Break("changing-value", f"{source} is another float in each call and must be known")
+        tracer.guards.equals(source, number)
         return number
 
     return ComputedValue((Base(number, pinned, lambda: source, lambda: (source, float)),), float)

@@ -69,7 +69,7 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
                 raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
             if source in tracer.numbers and kind is float:
                 tracer.guards.type(source, float)
-                return of_float(source, obj, tracer.pin)
+                return of_float(tracer, source, obj)
             symbol = tracer.symbols.integer(obj, source) if kind is int and source in tracer.integers else None
             if symbol is not None:
                 tracer.guards.type(source, int)

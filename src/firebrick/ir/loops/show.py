@@ -152,11 +152,9 @@ def _ref(ref: Ref, buffers: dict[str, Buffer]) -> str:
     if whole:
         return ref.buffer
     parts = [
-        ref.buffer,
-        f"[{', '.join(n.show() for n in ref.shape)}]",
-        f"[{', '.join(s.show() for s in ref.strides)}]",
+        ref.buffer, f"[{', '.join(n.show() for n in ref.shape)}]", f"[{', '.join(s.show() for s in ref.strides)}]",
         ref.offset.show(),
-    ]
+    ]  # fmt: skip
     if ref.dtype is not None:
         parts.append(repr(ref.dtype))
     return f"view({', '.join(parts)})"
