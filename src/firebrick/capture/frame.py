@@ -203,7 +203,7 @@ class Capture:
         if not compared:
             return False
         why, guard = compared[0].plan.explain_failure(frame), compared[0].plan.failing_guard(frame)
-        self.history.note(frame, compared)
+        why += self.history.note(frame, compared)
         recorder.reason("recompile", why)
         name, line = frame.code.co_qualname, frame.code.co_firstlineno
         recorder.event("recompile", name=name, file=frame.code.co_filename, line=line, why=why, guard=str(guard or ""))
