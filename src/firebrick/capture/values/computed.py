@@ -24,6 +24,7 @@ from firebrick.capture.values.tensor import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
     from firebrick.ir.index.expr import Expr
@@ -87,11 +88,16 @@ class ComputedValue(OpenValue):
         """Compute it before the graph."""
         nodes = emitter.graph.sizes
         nodes.sizes.shown = True
-        self.number(nodes).reconstruct(emitter)
+        self._made(nodes.prelude).reconstruct(emitter)
 
-    def number(self, nodes: SizeNodes) -> NumberValue:
+    def _made(self, prelude: Prelude) -> NumberValue:
+        return NumberValue(float, prelude.add(self.function, [base.operand() for base in self.bases]))
+
+    def number(self, interp: Interpreter) -> NumberValue:
         """It as what is made before the graph."""
-        return NumberValue(float, nodes.prelude.add(self.function, [base.operand() for base in self.bases]))
+        if interp.tracer.graph.outer is not None:
+            raise Break("changing-value", "another float in each call is used in a nested function")
+        return self._made(interp.tracer.prelude)
 
     def now(self) -> float:
         """What it is at the moment."""
@@ -229,13 +235,8 @@ def _with(value: Value, change: Callable[[ComputedValue], Value]) -> Value:
 def call_with_floats(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """Call a graph function with tensors for what is computed of numbers that vary; with constants if it takes none."""
     try:
-        made = [
-            arg.number(interp.tracer.graph.sizes) if isinstance(arg, ComputedValue) else arg
-            for arg in (a.realize() for a in args)
-        ]
-        options = {
-            name: _with(value, lambda one: one.number(interp.tracer.graph.sizes)) for name, value in kwargs.items()
-        }
+        made = [arg.number(interp) if isinstance(arg, ComputedValue) else arg for arg in (a.realize() for a in args)]
+        options = {name: _with(value, lambda one: one.number(interp)) for name, value in kwargs.items()}
         return call_with_numbers(interp, op, target, made, options)
     except Break as error:
         given = [_with(value, lambda one: ConstantValue(one.value)) for value in (*args, *kwargs.values())]
@@ -250,7 +251,7 @@ def tensor_of_open(interp: Interpreter, number: SizeValue | ComputedValue, optio
     graph = interp.tracer.graph
     if isinstance(number, ComputedValue):
         with contextlib.suppress(Break):
-            return tensor_of_number(interp, number.number(graph.sizes), options)
+            return tensor_of_number(interp, number.number(interp), options)
     elif not {*options} - {"dtype", "device"}:
         options = {"dtype": ConstantValue(torch.int64), **options}
         return graph.call(interp, "call_function", torch.scalar_tensor, [number], options)
@@ -259,6 +260,7 @@ def tensor_of_open(interp: Interpreter, number: SizeValue | ComputedValue, optio
 
 def float_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     """A float that varies as one that is made before the graph, where it meets a tensor; others as they are."""
-    if isinstance(value, ComputedValue) and isinstance(other, TensorValue) and interp.tracer.graph.outer is None:
-        return value.number(interp.tracer.graph.sizes) if takes_number(float, other) else ConstantValue(value.value)
+    if isinstance(value, ComputedValue) and isinstance(other, TensorValue):
+        taken = takes_number(float, other) and interp.tracer.graph.outer is None
+        return value.number(interp) if taken else ConstantValue(value.value)
     return value

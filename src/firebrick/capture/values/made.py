@@ -190,11 +190,12 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
         Break: the function may tell a number from a tensor.
     """
     graph = interp.tracer.graph
-    if target is torch.full and len(args) == 2 and not {*kwargs} - {"dtype", "device"}:
-        number = args[1].realize()
+    if target in (torch.full, "new_full") and len(args) > 1 and not {*kwargs} - {"dtype", "device"}:
+        number = args[-1].realize()
         if isinstance(number, NumberValue):
-            options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
-            result = graph.call(interp, "call_function", torch.empty, args[:1], options)
+            options = kwargs if target == "new_full" else {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
+            empty = "new_empty" if target == "new_full" else torch.empty
+            result = graph.call(interp, op, empty, args[:-1], options)
             filled = number_tensor(interp, number, torch.float64 if number.cls is float else _dtype_alone(number))
             return graph.call(interp, "call_method", "fill_", [result, filled], {})
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
