@@ -433,18 +433,12 @@ _EXACT: dict[type, Wrapper] = {
     **dict.fromkeys(UNCHANGING, _unchanging),
 }
 _CLASSES: tuple[tuple[Any, Any], ...] = (
-    (torch.nn.Module, _module),
-    (torch.ScriptObject, _script_object),
-    (torch.Tensor, _tensor),
-    (type, _by_identity(ClassValue)),
-    (types.ModuleType, _by_identity(PythonModuleValue)),
-    (enum.Enum, _fixed),
-    (np.generic, _by_identity(NumpyScalarValue)),
-    (tuple, _tuple_subclass),
-    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable),
-    (BaseException, _exception),
+    (torch.nn.Module, _module), (torch.ScriptObject, _script_object), (torch.Tensor, _tensor),
+    (type, _by_identity(ClassValue)), (types.ModuleType, _by_identity(PythonModuleValue)), (enum.Enum, _fixed),
+    (np.generic, _by_identity(NumpyScalarValue)), (tuple, _tuple_subclass),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable), (BaseException, _exception),
     ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
-)
+)  # fmt: skip
 
 
 _FRESH: Mapping[type, Any] = {

@@ -152,10 +152,9 @@ _EXACT: frozenset[str] = frozenset(
 _HOLDS = {
     "f64": frozenset({"f64", "f32", "bf16", "f16", "i32", "i16", "i8", "u8", "b8"}),
     "f32": frozenset({"f32", "bf16", "f16", "i16", "i8", "u8", "b8"}),
-    "i64": frozenset({"i64", "i32", "i16", "i8", "u8", "b8"}),
-    "i32": frozenset({"i32", "i16", "i8", "u8", "b8"}),
+    "i64": frozenset({"i64", "i32", "i16", "i8", "u8", "b8"}), "i32": frozenset({"i32", "i16", "i8", "u8", "b8"}),
     "i16": frozenset({"i16", "i8", "u8", "b8"}),
-}
+}  # fmt: skip
 
 
 def _holds(wide: str, narrow: str) -> bool:
