@@ -20,6 +20,7 @@ from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
     cuda_convolutions,
+    cuda_dropout,
     indexing,
     indirect,
     library_calls,
@@ -46,10 +47,22 @@ if TYPE_CHECKING:
     from firebrick.targets.base import Target
 
 RULES: dict[Any, Callable[..., Any]] = {
-    **pointwise.RULES, **views.RULES, **reductions.RULES, **normalization.RULES, **indexing.RULES, **indirect.RULES,
-    **updates.RULES, **scans.RULES, **padding.RULES, **pooling.RULES, **sampling.RULES, **bags.RULES,
-    **cuda_convolutions.RULES, **library_calls.RULES,
-}  # fmt: skip
+    **pointwise.RULES,
+    **views.RULES,
+    **reductions.RULES,
+    **normalization.RULES,
+    **indexing.RULES,
+    **indirect.RULES,
+    **updates.RULES,
+    **scans.RULES,
+    **padding.RULES,
+    **pooling.RULES,
+    **sampling.RULES,
+    **bags.RULES,
+    **cuda_convolutions.RULES,
+    **cuda_dropout.RULES,
+    **library_calls.RULES,
+}
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 

@@ -18,7 +18,7 @@ from firebrick.targets.base import CALL, Choice, FusionFacts, Target
 from firebrick.targets.cuda.attention import Attention, attention_text, plan_attention
 from firebrick.targets.cuda.beside import side_by_side, steady_params
 from firebrick.targets.cuda.convolutions import convolution_form
-from firebrick.targets.cuda.facts import read_facts
+from firebrick.targets.cuda.facts import read_facts, tells_state
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
 from firebrick.targets.cuda.triton_functions import type_name
@@ -46,7 +46,8 @@ _first_card = lru_cache(maxsize=1)(read_facts)
 def find_card(config: Config) -> CudaTarget | None:
     """The GPU of this machine; None if it has none."""
     card = _first_card()
-    return None if card is None else CudaTarget(card, config.numerics == "eager")
+    blocks = 0 if card is None or not tells_state() else card.multiprocessors * (card.threads // 256)
+    return None if card is None else CudaTarget(card, config.numerics == "eager", blocks)
 
 
 _BY_ROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
@@ -67,6 +68,7 @@ class CudaTarget(Target):
 
     card: CardFacts
     exact: bool = False
+    draws: int = 0
 
     name = "cuda"
     shares_memory = True
@@ -81,7 +83,7 @@ class CudaTarget(Target):
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
-        return self.card.key()
+        return self.card.key() + "-draws" * (self.draws > 0)
 
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""
@@ -122,10 +124,9 @@ class CudaTarget(Target):
         """Text of one kernel, less what `source` puts before it; `steady`: parameters that nothing writes."""
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
-        if isinstance(kernel.body, Product):
-            return product_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
-        if isinstance(kernel.body, Attention):
-            return attention_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
+        if isinstance(kernel.body, Product | Attention):
+            write: Any = product_text if isinstance(kernel.body, Product) else attention_text
+            return write(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())  # type: ignore[no-any-return]
         rest = {"dependent": self._is_dependent, "steady": steady}
         return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
 
