@@ -154,7 +154,7 @@ _REWRITES: Mapping[Any, Any] = {
     aten.mm.default: _dequantized,
     aten.addmm.default: _dequantized,
     aten.convolution.default: _convolved,
-}  # fmt: skip
+}
 
 
 def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before: fx.Node) -> fx.Node | None:
