@@ -19,8 +19,13 @@ import firebrick
 MODELS = ("bert", "gpt2", "llama", "resnet50", "mobilenet", "vit", "convnext")
 SEGMENTERS = ("segformer", "beit", "owlvit", "detr", "detr101", "conditional_detr", "maskformer", "mask2former")
 """Models of the talk on torch.compile that are not among the former."""
-CONTENDERS = ("eager", "ours", "ours-steps", "ours-always", "default", "reduce-overhead", "max-autotune")
-OURS = {"ours": {}, "ours-steps": {"options": {"graphs": False}}, "ours-always": {"mode": "reduce-overhead"}}
+OURS = {
+    "ours": {},
+    "ours-steps": {"options": {"graphs": False}},
+    "ours-always": {"mode": "reduce-overhead"},
+    "ours-max-autotune": {"mode": "max-autotune"},
+}
+CONTENDERS = ("eager", *OURS, "default", "reduce-overhead", "max-autotune")
 
 
 def build(name: str, batch: int):

@@ -24,7 +24,7 @@ _PREFIX = "FIREBRICK_"
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"graphs": True},
-    "max-autotune": {"autotune": True},
+    "max-autotune": {"autotune": True, "graphs": True},
     "max-autotune-no-cudagraphs": {"autotune": True, "graphs": False},
 }
 """Mode name -> the settings that it changes (torch.compile's modes)."""

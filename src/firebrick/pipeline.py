@@ -49,6 +49,7 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
+from firebrick.passes.cuda_search import StepSearch
 from firebrick.passes.tuning import Tuner
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
@@ -457,7 +458,7 @@ class _Compile:
         return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        config = self.config
+        config, tuner = self.config, self.tuner() if self.measures() else None
         with recorder.timed("passes"):
             aten = passes.run_passes(
                 aten,
@@ -466,7 +467,7 @@ class _Compile:
                 passes=self.user_passes,
                 trace=trace.trace_function,
                 on_report=self.reports.append,
-                choose=self.tuner() if self.measures() else None,
+                choose=tuner,
             )
         self.groups += groups_in(aten.gm.graph)
         if "ir" in config.check:
@@ -480,7 +481,7 @@ class _Compile:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = fuse.schedule(program, self.targets, config, repeat)
+            schedule = fuse.schedule(program, self.targets, config, repeat, getattr(tuner, "steps", None))
         self.show("schedule", lambda: fuse.show(schedule))
         return aten, program, schedule
 
@@ -557,7 +558,9 @@ class _Compile:
 
         place = str(config.cache_dir) if config.cache else ""
         whole = "\n".join([place, *ground.values()])
-        return Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
+        tuner = Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
+        tuner.steps = StepSearch(tuner, lambda s: host.generate(s, self.targets, config), config)
+        return tuner
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

@@ -21,6 +21,7 @@ from firebrick.targets.cuda.convolutions import convolution_form
 from firebrick.targets.cuda.facts import read_facts
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
+from firebrick.targets.cuda.search import Search
 from firebrick.targets.cuda.triton_functions import type_name
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
-    from firebrick.targets.base import KernelTable
+    from firebrick.targets.base import KernelTable, Steps
     from firebrick.targets.cuda.facts import CardFacts
 
 
@@ -46,7 +47,7 @@ _first_card = lru_cache(maxsize=1)(read_facts)
 def find_card(config: Config) -> CudaTarget | None:
     """The GPU of this machine; None if it has none."""
     card = _first_card()
-    return None if card is None else CudaTarget(card, config.numerics == "eager")
+    return None if card is None else CudaTarget(card, config.numerics == "eager", config.autotune)
 
 
 _BY_ROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
@@ -63,10 +64,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CudaTarget(Target):
-    """A GPU: kernels are Triton text. exact: matmuls and attention have the library's bits."""
+    """A GPU: kernels are Triton text. exact: matmuls and attention have the library's bits. search: it is measured."""
 
     card: CardFacts
     exact: bool = False
+    search: bool = False
 
     name = "cuda"
     shares_memory = True
@@ -103,15 +105,17 @@ class CudaTarget(Target):
         del facts
         return plan_group(work, self.card)
 
-    def side_by_side(self, steps: list[Launch | Extern], kernels: KernelTable, device: str) -> list[Launch | Extern]:
-        """The steps, with small launches of one kernel as one."""
+    def side_by_side(self, steps: Steps, kernels: KernelTable, device: str, choose: Any = None) -> Steps:
+        """The steps, with small launches of one kernel as one, and matmuls in the forms that `choose` measures."""
+        if self.search and not self.exact:
+            steps = Search(steps, kernels, self, device).chosen(choose)
         return side_by_side(steps, kernels, self.card, device)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
         """Matmuls and attention that the library does slowly. A check of indices stops the card where they lie, as in
         eager mode: to read them would mean to wait."""
         if call.op != CHECK:
-            made = None if self.exact else plan_product(call, buffers, self.card)
+            made = None if self.exact or self.search else plan_product(call, buffers, self.card)
             return made if made or self.exact else plan_attention(call, buffers, self.card)
         extremes, low, high, *_ = call.args
         assert isinstance(extremes, Ref)
@@ -120,12 +124,13 @@ class CudaTarget(Target):
 
     def kernel(self, kernel: Kernel, name: str = "", steady: frozenset[str] = frozenset()) -> str:
         """Text of one kernel, less what `source` puts before it; `steady`: parameters that nothing writes."""
+        waits = DEPENDENT if self._is_dependent else ()
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
         if isinstance(kernel.body, Product):
-            return product_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
+            return product_text(name or kernel.name, kernel.body, kernel.params, waits[:1])
         if isinstance(kernel.body, Attention):
-            return attention_text(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())
+            return attention_text(name or kernel.name, kernel.body, waits)
         rest = {"dependent": self._is_dependent, "steady": steady}
         return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
 
@@ -144,7 +149,8 @@ class CudaTarget(Target):
             signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
                 f"{s}:i64" for s in k.sizes
             ]
-            rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
+            alone = isinstance(k.body, Product) or not self._is_dependent
+            rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             units.append(
                 Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name, steady[k.name])]), (k.name,), flags, "triton")
