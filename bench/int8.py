@@ -1,13 +1,16 @@
-"""int8 linear layers beside ONNX Runtime's and torch.ao's: `python -m bench.int8 [ROWSxINNERxOUTER | MODEL ...]`.
+"""int8 models and linear layers beside ONNX Runtime's, OpenVINO's and torch.ao's: `python -m bench.int8 [CASE ...]`.
 
-Each takes float32, quantizes rows or the whole of it as it comes, and gives float32. Contenders take turns; the figures
-are medians, of the process's own time with `--cpu-time --threads 1`, which tells more on a busy machine. error: the
-largest difference from float32 by the largest result.
+A case is a model's name or ROWSxINNERxOUTER. Each takes float32 and gives float32; weights have a scale an output.
+Dynamic ones quantize activations as they come; static ones by ranges of the same inputs, as our convolutions do.
+Contenders take turns; the figures are medians, of the process's own time with `--cpu-time --threads 1`, which tells
+more on a busy machine. error: the largest difference from float32 by the largest result; same: results whose largest
+value along the last dimension is at the same place.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib
 import math
@@ -32,36 +35,61 @@ if TYPE_CHECKING:
 SHAPES = ("128x768x768", "128x768x3072", "128x3072x768", "1x768x3072", "16x768x3072", "512x512x512", "1024x1024x1024")
 
 
-def _quantized_onnx(model: nn.Module, inputs: dict[str, Any], threads: int) -> Callable[..., Any]:
-    """A session of ONNX Runtime with int8 matmuls, whose activations are quantized as they come."""
-    onnxruntime, tools = importlib.import_module("onnxruntime"), importlib.import_module("onnxruntime.quantization")
-    folder = tempfile.mkdtemp(prefix="firebrick-onnx-")
-    plain, path = os.path.join(folder, "model.onnx"), os.path.join(folder, "int8.onnx")
-    torch.onnx.export(model, (), plain, kwargs=inputs, dynamo=True, verbose=False)
-    tools.quantize_dynamic(plain, path, weight_type=tools.QuantType.QInt8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [item.name for item in session.get_inputs()]
-    arrays = {name: x.numpy() for name, x in zip(names, inputs.values(), strict=True)}
-    return lambda: torch.from_numpy(session.run(None, arrays)[0])
+class _Samples:
+    """What ONNX Runtime reads ranges from: one call's inputs."""
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self.left = [arrays]
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next call's inputs."""
+        return self.left.pop() if self.left else None
+
+
+def engines(model: nn.Module, inputs: dict[str, Any], threads: int, dynamic: bool) -> dict[str, Callable[..., Any]]:
+    """Sessions of ONNX Runtime and OpenVINO with int8 products."""
+    ort, tools = importlib.import_module("onnxruntime"), importlib.import_module("onnxruntime.quantization")
+    runs: dict[str, Callable[..., Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="firebrick-onnx-") as folder:
+        plain, ready, path = (os.path.join(folder, f"{name}.onnx") for name in ("plain", "ready", "int8"))
+        torch.onnx.export(model, (), plain, kwargs=inputs, dynamo=True, verbose=False, external_data=False)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+
+        def session(file: str) -> Any:
+            return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+        arrays = dict(zip((i.name for i in session(plain).get_inputs()), (x.numpy() for x in inputs.values())))  # noqa: B905
+        if dynamic:
+            tools.quantize_dynamic(plain, path, weight_type=tools.QuantType.QInt8)
+            run = session(path).run
+            runs["onnxruntime dynamic"] = lambda run=run: torch.from_numpy(run(None, arrays)[0])
+        tools.shape_inference.quant_pre_process(plain, ready, skip_symbolic_shape=True)
+        how = {"per_channel": True, "op_types_to_quantize": ["MatMul", "Gemm", "Conv"]}
+        tools.quantize_static(ready, path, _Samples(arrays), quant_format=tools.QuantFormat.QDQ, **how)
+        run = session(path).run
+        runs["onnxruntime static"] = lambda run=run: torch.from_numpy(run(None, arrays)[0])
+        with contextlib.suppress(ImportError):
+            openvino = importlib.import_module("openvino")
+            hint = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+            compiled = openvino.compile_model(openvino.Core().read_model(path), "CPU", hint)
+            feed = list(arrays.values())
+            runs["openvino static"] = lambda: torch.from_numpy(next(iter(compiled(feed).values())))
+    return runs
 
 
 def contenders(model: nn.Module, inputs: dict[str, Any], threads: int) -> dict[str, Callable[..., Any]]:
-    """What runs the model: float32, int8 by ours, by torch.ao and by ONNX Runtime."""
+    """What runs the model: float32, int8 by ours, by torch.ao, by ONNX Runtime and by OpenVINO."""
     quantization = importlib.import_module("torch.ao.quantization")
-    ours = copy.deepcopy(model)
-    firebrick.passes.quantize_linear(ours)
-    theirs = quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
-    runs = {
-        "float32": firebrick.compile(model),
-        "int8": firebrick.compile(ours),
-        "torch.ao": theirs,
-        "torch.ao in firebrick": firebrick.compile(theirs),
-    }
+    ours, options = copy.deepcopy(model), {"threads": threads}
+    firebrick.passes.quantize(ours, [inputs], tolerance=math.inf)
+    runs = {"float32": firebrick.compile(model, options=options), "int8": firebrick.compile(ours, options=options)}
+    dynamic = not any(isinstance(m, nn.Conv2d) for m in model.modules())
+    if dynamic:
+        theirs = quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
+        runs |= {"torch.ao": theirs, "torch.ao in firebrick": firebrick.compile(theirs, options=options)}
     made: dict[str, Callable[..., Any]] = {name: partial(run, **inputs) for name, run in runs.items()}
-    made["onnxruntime"] = _quantized_onnx(model, inputs, threads)
-    return made
+    return made | engines(model, inputs, threads, dynamic)
 
 
 def first(out: Any) -> torch.Tensor:
@@ -101,7 +129,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     clock = time.process_time if given.cpu_time else time.perf_counter
     print(f"{processor.processor()}; {given.threads} threads, {given.rounds} rounds, torch {torch.__version__}\n")
-    print("| case | contender | ms | GFLOP/s | x float32 | error |\n|---|---|---|---|---|---|")
+    print(f"| case | contender | ms | GFLOP/s | x float32 | error | same |\n|{'---|' * 7}")
     for case in given.cases:
         torch.manual_seed(0)
         model, inputs, work = _case(case)
@@ -120,7 +148,8 @@ def main() -> None:
             ms, error = statistics.median(seconds), (outs[name] - wanted).abs().max() / wanted.abs().max()
             ratio = statistics.median(f / s for f, s in zip(times["float32"], seconds, strict=True))
             rate = f"{2e-9 * work / ms:.0f}" if work else ""
-            print(f"| {case} | {name} | {1e3 * ms:.3f} | {rate} | {ratio:.2f} | {error:.1e} |", flush=True)
+            same = (outs[name].argmax(-1) == wanted.argmax(-1)).float().mean()
+            print(f"| {case} | {name} | {1e3 * ms:.3f} | {rate} | {ratio:.2f} | {error:.1e} | {same:.1%} |", flush=True)
         firebrick.reset()
 
 

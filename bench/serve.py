@@ -1,11 +1,13 @@
-"""Latency of one model under load: `python -m bench.serve [MODEL ...] [--clients 1 4 16]`, beside eager, in turns.
+"""Latency of one model under load: `python -m bench.serve [MODEL ...] [--clients 1 4 16]`.
 
-Each client is a Python thread that calls the model again and again; p50 and p99 are over all calls of all of them.
+Beside eager and ONNX Runtime, in turns. Each client is a Python thread that calls the model again and again; p50 and
+p99 are over all calls of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import threading
 import time
@@ -16,6 +18,7 @@ import torch
 
 import firebrick
 from bench import programs
+from bench.contender import CONTENDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +60,8 @@ def main() -> None:
         model, args, kwargs = programs.build_model(name)
         compiled = firebrick.compile(model, options={"threads": given.threads})
         runs = {"eager": partial(model, *args, **kwargs), "firebrick": partial(compiled, *args, **kwargs)}
+        with contextlib.suppress(ImportError):
+            runs["onnxruntime"] = partial(CONTENDERS["onnxruntime"](model, kwargs), **kwargs)
         with torch.no_grad():
             for run in runs.values():
                 run()

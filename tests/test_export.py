@@ -142,6 +142,12 @@ def test_the_first_break_is_named():
         firebrick.export(f, (X,))
 
 
+@pytest.mark.parametrize("said", ["batch", torch.export.Dim("batch", min=2, max=8), torch.export.Dim.DYNAMIC])
+def test_dimensions_vary_by_what_torch_export_takes(said):
+    program = firebrick.export(lambda x: x + x.shape[0], (X,), dynamic={"x": {0: said}})
+    torch.testing.assert_close(program(torch.cat([X, X])), torch.cat([X, X]) + 2 * len(X))
+
+
 def test_what_cannot_vary_is_named():
     with pytest.raises(ConfigError, match="has to be 4"):
         firebrick.export(lambda x: x.view(2, 2, 6), (X,), dynamic={"x": 0})

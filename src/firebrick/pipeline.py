@@ -305,11 +305,7 @@ class _Compile:
     first: str
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        example_inputs: Sequence[Any],
-        config: Config,
-        user_passes: Sequence[Any],
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, user_passes: Sequence[Any]
     ) -> None:
         self.gm, self.example_inputs, self.config = gm, example_inputs, config
         self.user_passes = user_passes

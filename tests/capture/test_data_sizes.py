@@ -180,3 +180,25 @@ def test_large_and_small_integers_stay_exact() -> None:
     compiled = firebrick.compile(lambda x, t: (x + 1, t.item() - 1))
     for n in (3, 1 << 53, (1 << 61) + 5, (1 << 63) - 1, -(1 << 63) + 1):
         assert compiled(torch.ones(2), torch.tensor(n))[1] == n - 1
+
+
+def experts_that_were_hit(x: torch.Tensor, gate: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    mask = torch.nn.functional.one_hot((x @ gate).topk(2).indices, len(weights)).permute(2, 1, 0)
+    result = torch.zeros_like(x)
+    for expert in mask.sum((-1, -2)).gt(0).nonzero():
+        expert = expert[0]
+        if expert == len(weights):
+            continue
+        place, row = torch.where(mask[expert])
+        result.index_add_(0, row, x[row] @ {"expert 0": weights[0]}.get(f"expert {expert}", weights[expert]))
+    return result
+
+
+def test_a_loop_over_all_experts_is_one_graph_and_over_some_runs_as_plain_python() -> None:
+    gate, weights = torch.eye(4), torch.randn(4, 4, 4)
+    compiled = firebrick.compile(experts_that_were_hit)
+    before = firebrick.stats()["counts"].get("graphs", 0)
+    calls = [torch.randn(32, 4), torch.randn(48, 4), *(torch.tensor([[3.0, 2, 1, 0]]).repeat(n, 1) for n in (3, 5, 1))]
+    for k, x in enumerate([*calls, *calls]):
+        torch.testing.assert_close(compiled(x, gate, weights), experts_that_were_hit(x, gate, weights))
+        assert k or firebrick.stats()["counts"]["graphs"] == before + 1

@@ -135,3 +135,34 @@ def test_activations_still_end_the_graph():
 
     explained = firebrick.explain(toy)(X, X)
     assert len(explained.graphs) == 2
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_the_frame_makes_of_nothing_is_known(n):
+    def by_times(x):
+        times = torch.linspace(0, 1, n + 1)
+        later = times[1:] > times[:-1]
+        assert later.all() or (~later).all()
+        mask = torch.triu(torch.ones(n, n), diagonal=1)
+        mask = mask.masked_fill(mask == 1, float("-inf"))
+        for start, end in zip(times[:-1], times[1:], strict=True):
+            x = x * 2 if start == times[0] else x + (end - start)
+        return nn.functional.multi_head_attention_forward(
+            x, x, x, 4, 2, torch.ones(12, 4), None, None, None, False, 0.0, torch.ones(4, 4), None,
+            attn_mask=mask, is_causal=bool((mask < 0).any()),
+        )[0]  # fmt: skip
+
+    x = torch.randn(n, 1, 4)
+    torch.testing.assert_close(firebrick.compile(by_times, fullgraph=True)(x), by_times(x))
+
+
+def test_a_condition_that_raises_is_known_before_the_graph():
+    def checked(x, mask):
+        assert mask.any(), "nothing is wanted"
+        return x + 1 if mask[0] else x - 1
+
+    compiled = firebrick.compile(checked)
+    for mask in ([True, False], [False, True], [True, True]):
+        torch.testing.assert_close(compiled(X, torch.tensor(mask)), checked(X, torch.tensor(mask)))
+    with pytest.raises(AssertionError, match="nothing is wanted"):
+        compiled(X, torch.tensor([False, False]))

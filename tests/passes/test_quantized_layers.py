@@ -8,10 +8,12 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from vectors import needs_vectors
 
 import firebrick
 from firebrick import passes
-from firebrick.runtime.quantized import PackedLinear
+from firebrick.passes import Int8Linear
+from firebrick.runtime.quantized import Int8Conv2d
 
 pytestmark = [pytest.mark.compiler, pytest.mark.filterwarnings("ignore")]
 
@@ -127,7 +129,7 @@ def test_quantize_reports_its_error_and_can_be_undone():
     with torch.no_grad():
         wanted = model(x)
         report = passes.quantize(model, [x])
-        assert [type(m) for m in (model.up, model.down)] == [PackedLinear] * 2
+        assert [type(m) for m in (model.up, model.down)] == [Int8Linear] * 2
         assert 0 < report.error < 0.05
         exact = (model(x).double() - wanted.double()).abs().max() / wanted.abs().max()
         assert report.error == pytest.approx(exact.item(), rel=1e-3)
@@ -152,10 +154,59 @@ def test_quantize_puts_back_what_costs_too_much():
     assert none.error == 0.0
 
 
-def test_a_packed_layer_is_near_its_layer():
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.norm, self.second = nn.BatchNorm2d(64), nn.Conv2d(64, 96, 3, padding=1)
+        self.deep = nn.Conv2d(96, 96, 3, padding=1, groups=96)
+        self.far, self.unused = nn.Conv2d(96, 64, 3, dilation=2), nn.Conv2d(64, 64, 1)
+        self.last = nn.Conv2d(64, 64, 1)
+        self.out = nn.Linear(64, 96)
+
+    def forward(self, x):
+        x = self.second(torch.relu(self.norm(self.first(x))))
+        x = self.last(self.far(self.deep(x)))
+        return self.out(x.mean((2, 3)))
+
+
+@needs_vectors
+def test_convolutions_are_quantized_by_their_ranges():
+    torch.manual_seed(0)
+    model, x = Images().eval(), torch.randn(2, 3, 24, 20)
+    with torch.no_grad():
+        wanted = model(x)
+        report = passes.quantize(model, [x, -x])
+        assert {s.name: type(s.new) for s in report.swaps} == {
+            **dict.fromkeys(("first", "second", "last"), Int8Conv2d),
+            "out": Int8Linear,
+        }
+        assert [model.first.point, model.second.point, model.last.point] == [128, 0, 128]
+        assert set(report.left) == {"unused"}
+        assert 0 < report.error < 0.05
+        before = firebrick.stats()["counts"].get("int8 products", 0)
+        out = firebrick.compile(model, fullgraph=True, options={"cache": False})(x)
+        assert firebrick.stats()["counts"]["int8 products"] == before + 4
+        torch.testing.assert_close(out, model(x), rtol=0, atol=0.02 * wanted.abs().max().item())
+        torch.testing.assert_close(out, wanted, rtol=0, atol=0.05 * wanted.abs().max().item())
+        report.undo()
+        assert torch.equal(model(x), wanted)
+
+
+def test_an_int8_convolution_is_near_its_layer():
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(64, 64, 3, 2, 1), torch.randn(2, 64, 9, 9).relu()
+    with torch.no_grad():
+        packed = Int8Conv2d(layer, 0.0, x.max().item())
+        exact = layer.double()(x.double())
+        assert (packed(x) - exact).abs().max() < 0.02 * exact.abs().max()
+        assert packed(x.bfloat16()).dtype is torch.bfloat16
+
+
+def test_an_int8_layer_is_near_its_layer():
     torch.manual_seed(0)
     layer, x = nn.Linear(256, 64), torch.randn(30, 256)
-    packed = PackedLinear.of(layer)
+    packed = Int8Linear(layer)
     with torch.no_grad():
         exact = layer.double()(x.double())
         assert (packed(x) - exact).abs().max() < 0.03 * exact.abs().max()

@@ -131,6 +131,15 @@ def test_a_script_is_explained(script):
     assert "frame scripted scripted.py:3" in runner.invoke(app, ["explain", script]).stdout
 
 
+def test_what_follows_a_script_is_passed_to_it(script, tmp_path):
+    (tmp_path / "asked.py").write_text("import sys\nassert sys.argv == ['asked.py', '--steps', '2']\n" + SCRIPT)
+    done = runner.invoke(app, ["explain", "asked.py", "--steps", "2"])
+    assert "frame scripted asked.py:5" in done.stdout, done.output
+    other = runner.invoke(app, ["explain", "bert", "--steps", "2"])
+    assert isinstance(other.exception, ConfigError)
+    assert "bert takes no --steps" in str(other.exception)
+
+
 @pytest.mark.compiler
 @pytest.mark.parametrize(
     ("command", "option", "file"),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | None]
+    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
 
 _FORMAT, _ABOUT = 1, "firebrick.json"
 
@@ -51,7 +51,7 @@ def export(
         model: a function or module; its parameters and buffers are in the program.
         args, kwargs: an example of the call. Tensors may differ in later ones, all else is a constant.
         dynamic: sizes that vary: of all tensors (True), or by argument: True, dimensions, or dimension -> (smallest,
-            largest).
+            largest), name or `torch.export.Dim`.
 
     Raises:
         Unsupported: the call is not one graph; the message names the place.
@@ -80,9 +80,9 @@ def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) 
         argument_tree.read(values[name], lambda i, found=numbers: found.append(i))  # type: ignore[misc]
         for tensor in (tensors[i] for i in numbers):
             wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
-            bounds = wanted if isinstance(wanted, dict) else {}
-            for dim in wanted:
-                mark_dynamic(tensor, dim, *(bounds.get(dim) or ()))
+            for dim, said in (wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)).items():
+                pair = said if isinstance(said, tuple) else (getattr(said, "min", None), getattr(said, "max", None))
+                mark_dynamic(tensor, dim, *(n or None if type(n) is int else None for n in pair))
 
 
 class _Graph(OneGraph):

@@ -23,12 +23,7 @@ import torch
 from torch._decomp import decomposition_table, meta_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_impls import op_implementations_dict, stride_incorrect_op
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorConverter,
-    FakeTensorMode,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode, in_kernel_invocation_manager
 from torch.nested._internal.nested_int import NestedIntNode
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -280,14 +280,7 @@ def _added(product: Callable[[Any, Any], Spec]) -> _Rule:
 
 
 def _attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Any = None,
-    scale: Any = None,
+    q: Any, k: Any, v: Any, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None, scale: Any = None
 ) -> tuple[Spec, Spec]:
     batch, heads, length, width = q.shape
     wide = torch.float64 if q.dtype is torch.float64 else torch.float32

@@ -144,6 +144,10 @@ class Lowering:
         """Write a tensor to a place: one loop nest in the order of the place's strides, none if it is empty."""
         if ZERO in ref.shape:
             return
+        if not DTYPES[value.dtype].loops:
+            call = f"n{len(self.nodes)}", "aten::copy_", (ref, self.realize(value)), (), (None,), False, (ref.buffer,)
+            self.nodes.append(Extern(*call, self.origin, self.own, self.device))
+            return
         axes, index = self.axes(ref.shape, ref.strides)
         at = ref.offset + total(i * s for i, s in zip(index, ref.strides, strict=True))
         self.nest(axes, Store(ref.buffer, at, _settled(value.at(index))), parts=value.parts)
@@ -374,9 +378,7 @@ def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:
     ]
 
 
-@lru_cache(maxsize=1024)
-def _numbers(values: tuple[int, ...]) -> tuple[Expr, ...]:
-    return exprs(values)
+_numbers = lru_cache(maxsize=1024)(exprs)
 
 
 def _exprs(values: tuple[Any, ...]) -> tuple[Expr, ...]:
@@ -449,3 +451,13 @@ def dense_strides(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> tuple[E
             return contiguous_strides(shape)
         expected = expected * shape[d]
     return strides
+
+
+def may_overlap(ref: Ref) -> bool:
+    """Whether two places of a tensor may be one in memory."""
+    extent: Expr = ONE
+    for stride, n in sorted(zip(ref.strides, ref.shape, strict=True), key=lambda pair: _weight(pair[0])):
+        if n is not ONE and (stride - extent).lo < 0:
+            return True
+        extent = extent + stride * (n - 1)
+    return False

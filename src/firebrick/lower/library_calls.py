@@ -10,12 +10,12 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Extern, Ref
+from firebrick.ir.loops.program import Enum, Extern, Ref
 from firebrick.ir.operators.convolution_op import convolution_op
 from firebrick.ir.operators.int8_op import int8_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
-from firebrick.lower.context import Lowering, broadcast, dense_strides, shape_of, strides_of
+from firebrick.lower.context import Lowering, broadcast, dense_strides, may_overlap, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ def call_on_constants(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 def _copied(lw: Lowering, x: TensorValue) -> TensorValue:
     """A copy that only the view made from it uses: nobody could know that the library's view shares x's memory."""
     ref = lw.realize(x)
-    if ref.strides != dense_strides(ref.shape, ref.strides):
-        raise LoweringError(f"{lw.node.target} of memory with gaps has no place in a compiled graph")
-    copy = lw.buffer(x.dtype, ref.shape, ref.strides)
-    lw.nodes.append(Extern(f"n{len(lw.nodes)}", "aten::clone", (ref,), (), (copy,), origin=lw.origin, device=lw.device))
-    return TensorValue(x.shape, x.dtype, ref.strides, ref=Ref(copy, ref.shape, ref.strides, ZERO))
+    if ref.strides != dense_strides(ref.shape, ref.strides) and may_overlap(ref):
+        raise LoweringError(f"{lw.node.target} of memory that overlaps has no place in a compiled graph")
+    return _stored(lw, x, ref.strides, held=True)
 
 
 def _into(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +108,13 @@ def _lies(lw: Lowering, x: TensorValue) -> Ref:
     return lw.realize(x)
 
 
-def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...]) -> TensorValue:
-    """The tensor in memory of its own, in this order."""
+def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...], *, held: bool = False) -> TensorValue:
+    """The tensor in memory of its own, in this order; `held`: in the library's, which lives as long as its views."""
     ref = Ref(lw.buffer(x.dtype, x.shape, strides), x.shape, strides, ZERO)
+    if held:
+        kind = ("dtype", Enum("dtype", x.dtype)), ("device", Enum("device", lw.device))
+        call = f"n{len(lw.nodes)}", "aten::empty_strided", (x.shape, strides), kind, (ref.buffer,)
+        lw.nodes.append(Extern(*call, device=lw.device))
     lw.store(x, ref)
     return TensorValue(x.shape, x.dtype, strides, ref=ref)
 

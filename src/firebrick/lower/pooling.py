@@ -340,13 +340,7 @@ def _with_places(
 
 @_rule(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def _max_pool(
-    lw: Lowering,
-    x: TensorValue,
-    size: Any,
-    stride: Any = (),
-    pad: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
+    lw: Lowering, x: TensorValue, size: Any, stride: Any = (), pad: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[TensorValue, ...]:
     rank = 2 if lw.node.target is aten.max_pool2d_with_indices.default else 3
     return _maxima(lw, _window(lw, x, rank, size, stride, pad, dilation))

@@ -154,12 +154,7 @@ def mean_and_variance(
 
 
 def _moments(
-    lw: Lowering,
-    x: TensorValue,
-    dim: Any = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
+    lw: Lowering, x: TensorValue, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> TensorValue | tuple[TensorValue, ...]:
     """Variance, and the mean if the node has it as a second result; each in the layout of its fake."""
     fakes = lw.node.meta["val"]

@@ -1,8 +1,9 @@
-"""Linear layers: several of one input made one matmul, and int8 weights with activations quantized as they come."""
+"""Linear layers: several of one input made one matmul; int8 weights of them and of convolutions."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from firebrick.extend.verify import relative_error
 from firebrick.passes.flow import watch
 from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output_error, set_module, swap, tensors_of
-from firebrick.runtime.quantized import PackedLinear
+from firebrick.runtime.quantized import Int8Conv2d
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,28 +101,23 @@ def fuse_qkv(model: nn.Module, sample: Sample, *, tolerance: float = 1e-4) -> Sw
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights (a scale an output) and inputs quantized a row at a time."""
 
-    weight: torch.Tensor
-    scale: torch.Tensor
-    bias: torch.Tensor | None
-
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         weight = layer.weight.detach().float()
         scale = weight.abs().amax(1).clamp_min(1e-12) / 127
-        self.register_buffer("weight", torch.round(weight / scale[:, None]).to(torch.int8).t())
-        self.register_buffer("scale", scale)
-        self.register_buffer("bias", layer.bias.detach().clone() if layer.bias is not None else None)
+        self.weight, self.scale = nn.Buffer(torch.round(weight / scale[:, None]).to(torch.int8).t()), nn.Buffer(scale)
+        self.bias = None if layer.bias is None else nn.Buffer(layer.bias.detach().clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x @ weight.T + bias, with the product in integers."""
-        rows = x.reshape(-1, self.in_features)
+        rows = x.reshape(-1, self.in_features).float()
         step = rows.abs().amax(1, keepdim=True).clamp_min(1e-12) / 127
         product = torch._int_mm(torch.round(rows / step).to(torch.int8), self.weight)
-        result = product.to(x.dtype) * step * self.scale.to(x.dtype)
+        result = product.float() * step * self.scale
         if self.bias is not None:
             result = result + self.bias
-        return result.reshape(*x.shape[:-1], self.out_features)
+        return result.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         """What print shows."""
@@ -140,19 +136,8 @@ def quantize_linear(
         skip: names of layers that stay.
     """
 
-    def wanted(name: str, module: nn.Module) -> bool:
-        return (
-            type(module) is nn.Linear
-            and name not in skip
-            and min(module.in_features, module.out_features) >= smallest
-            and module.in_features % 8 == 0
-        )
-
-    def make(module: nn.Module) -> nn.Module:
-        assert isinstance(module, nn.Linear)
-        return Int8Linear(module)
-
-    return swap(model, wanted, make, samples=samples, exact=False)
+    names = {name for name, layer in _layers(model, smallest, skip).items() if type(layer) is nn.Linear}
+    return swap(model, lambda name, _: name in names, lambda layer: Int8Linear(layer), samples=samples, exact=False)
 
 
 def quantize(
@@ -163,33 +148,36 @@ def quantize(
     smallest: int = 64,
     skip: Sequence[str] = (),
 ) -> SwapReport:
-    """Swap linear layers on a CPU for ones with int8 weights and products; the report has the output error, and undo.
+    """Swap linear layers and convolutions of images on a CPU for ones with int8 weights and products.
 
-    Where the error on `samples` is above `tolerance`, the layers whose own error is the largest are put back.
+    Inputs of linear layers are quantized as they come, those of convolutions by their range on `samples`. The report
+    has the output error on `samples`, and undo. Where the error is above `tolerance`, the layers whose own error is the
+    largest are put back.
 
     Args:
-        smallest: layers with fewer inputs or outputs stay.
+        smallest: layers with fewer inputs, of a convolution those under its window, or fewer outputs stay.
         skip: names of layers that stay.
     """
     layers = {
-        name: module
-        for name, module in model.named_modules()
-        if type(module) is nn.Linear and name and name not in skip and module.weight.device.type == "cpu"
-        if min(module.in_features, module.out_features) >= smallest
+        name: layer for name, layer in _layers(model, smallest, skip).items() if layer.weight.device.type == "cpu"
     }
-    packed, errors = {name: PackedLinear.of(layer) for name, layer in layers.items()}, dict.fromkeys(layers, 0.0)
+    ranges: dict[str, tuple[float, float]] = {}
+    packed: dict[str, nn.Module] = {}
+    errors: dict[str, float] = {}
 
-    def compare(name: str, _: nn.Module, args: Any, result: torch.Tensor) -> None:
-        errors[name] = max(errors[name], relative_error(result, packed[name](args[0])))
+    def look(name: str, layer: Any, args: Any, result: torch.Tensor) -> None:
+        least, most = ranges.get(name, (0.0, 0.0))
+        least, most = ranges[name] = min(least, args[0].amin().item()), max(most, args[0].amax().item())
+        packed[name] = Int8Conv2d(layer, least, most) if isinstance(layer, nn.Conv2d) else Int8Linear(layer)
+        errors[name] = max(errors.get(name, 0.0), relative_error(result, packed[name](args[0])))
 
-    hooks = [layer.register_forward_hook(partial(compare, name)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(look, name)))
         before = [tensors_of(call_with(model, sample)) for sample in samples]
-    finally:
-        for hook in hooks:
-            hook.remove()
     report = swap(model, lambda name, _: name in packed, lambda name, _: packed[name], exact=False)
-    order = sorted(errors, key=errors.__getitem__)
+    report.left.update(dict.fromkeys(layers.keys() - packed, "no sample reaches it"))
+    order = sorted(packed, key=errors.__getitem__)
     while True:
         report.error = output_error(before, [tensors_of(call_with(model, sample)) for sample in samples])
         if report.error <= tolerance or not order:
@@ -198,3 +186,15 @@ def quantize(
         set_module(model, name, layers[name])
         report.swaps = [swapped for swapped in report.swaps if swapped.name != name]
         report.left[name] = f"put back: its own error is {errors[name]:.1e}"
+
+
+def _layers(model: nn.Module, smallest: int, skip: Sequence[str]) -> dict[str, nn.Linear | nn.Conv2d]:
+    """Layers that have an int8 form, by name."""
+    layers = {}
+    for name, layer in model.named_modules():
+        plain = type(layer) is nn.Linear and layer.in_features % 8 == 0
+        if type(layer) is nn.Conv2d and not isinstance(layer.padding, str):
+            plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+        if plain and name and name not in skip and min(layer.weight[0].numel(), len(layer.weight)) >= smallest:
+            layers[name] = layer
+    return layers

@@ -291,16 +291,7 @@ remove_torch_noops = graph_pass(
 for _step in (*ATTENTION, *MERGE_LINEARS):
     _step.after = ("remove_inactive_dropout",)
 
-SHIPPED = (
-    remove_torch_noops,
-    *GELU,
-    *ATTENTION,
-    *FOLD_INTO_MATMUL,
-    *MERGE_LINEARS,
-    *ADDCDIV,
-    *ADD_RELU,
-    remove_noops,
-)
+SHIPPED = (remove_torch_noops, *GELU, *ATTENTION, *FOLD_INTO_MATMUL, *MERGE_LINEARS, *ADDCDIV, *ADD_RELU, remove_noops)
 """All of them, in order."""
 ON = frozenset({"remove_noops", "remove_inactive_dropout", "attention_div", "attention_mul"})
 """Names of those that run in every compile. With a mask, rows that are masked as a whole would come out otherwise."""

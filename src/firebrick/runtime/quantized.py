@@ -1,4 +1,4 @@
-"""Linear layers with int8 weights on CPUs: torch.ao's, whose weights lie in objects that no graph can hold, and ours.
+"""Layers with int8 weights on CPUs: torch.ao's, whose weights lie in objects that no graph can hold, and ours.
 
 quantized::linear_dynamic(x, packed, reduce_range)   ->   firebrick::linear_dynamic(x, weight, ..., reduce_range)
 
@@ -9,43 +9,47 @@ process has it: results have eager's bits.
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 quantized = torch.ops.quantized
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight is int8, and whose input is quantized as it comes, with one scale.
-
-    scales, points: of the weight, times and minus which it is a number; along `axis`, or one if that is -1. As in
-    torch.ao the input has 7 bits, since two products of 8 overflow on processors without instructions for such sums.
-    """
+    """What torch.ao packs: a weight that stands for (weight - points) * scales, along `axis` unless it is -1."""
 
     def __init__(self, weight: Tensor, scales: Tensor, points: Tensor, axis: int, bias: Tensor | None) -> None:
         super().__init__()
-        self.axis, (self.out_features, self.in_features) = axis, weight.shape
+        self.axis = axis
         self.weight, self.scales, self.points = map(nn.Buffer, (weight, scales.double(), points.long()))
         self.bias = None if bias is None else nn.Buffer(bias.detach())
 
-    @classmethod
-    def of(cls, layer: nn.Linear) -> PackedLinear:
-        """A layer's weight, rounded to a multiple of a scale for each output."""
+
+class Int8Conv2d(nn.Module):
+    """A convolution by int8 weights, a scale an output, of images of a range, which another scale makes bytes.
+
+    Spelled in multiples of scales, of which compilers make a product of bytes; 128 is zero if images have negatives.
+    """
+
+    def __init__(self, layer: nn.Conv2d, least: float, most: float) -> None:
+        super().__init__()
         weight = layer.weight.detach().float()
-        scales = (weight.abs().amax(1) / 127).clamp_min(1e-12)
-        rounded = torch.round(weight / scales[:, None]).to(torch.int8)
-        bias = None if layer.bias is None else layer.bias.detach().float().clone()
-        return cls(rounded, scales, torch.zeros(len(scales)), 0, bias)
+        scales = (weight.abs().amax((1, 2, 3), keepdim=True) / 127).clamp_min(1e-12)
+        self.weight, self.scales = nn.Buffer(torch.round(weight / scales).to(torch.int8)), nn.Buffer(scales)
+        self.bias = None if layer.bias is None else nn.Buffer(layer.bias.detach().float())
+        self.point, self.stride, self.padding = 128 if least < 0 else 0, layer.stride, layer.padding
+        self.step = nn.Buffer(torch.tensor(max(-least, most) / (255 - self.point)).clamp_min(1e-12))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x @ weight.T + bias, in x's dtype."""
-        parts = (self.weight, self.scales, self.points, self.bias, self.axis)
-        result: Tensor = torch.ops.firebrick.linear_dynamic(x.float(), *parts, True, False)
-        return result.to(x.dtype)
+        """The convolution, in x's dtype."""
+        images = torch.clamp(torch.round(x.float() / self.step) + self.point, 0, 255).to(torch.uint8)
+        numbers = (images.float() - self.point) * self.step
+        weight = self.weight.float() * self.scales
+        return F.conv2d(numbers, weight, self.bias, self.stride, self.padding).to(x.dtype)
 
 
 _packed: Any = WeakTensorKeyDictionary()
@@ -70,21 +74,17 @@ def unpacked(obj: Any) -> PackedLinear | None:
     return layer
 
 
-def _nothing(packed: Any = None) -> Any:
-    return packed
-
-
 def _linear_dynamic(
     x: Tensor, w: Tensor, scales: Tensor, points: Tensor, bias: Tensor | None, axis: int, reduce_range: bool, relu: bool
 ) -> Tensor:
-    packed = _packed.get(w, _nothing)()
+    packed = _packed.get(w, lambda: None)()
     if packed is None:
         if axis < 0:
             whole = torch._make_per_tensor_quantized_tensor(w, scales.item(), int(points.item()))
         else:
             whole = torch._make_per_channel_quantized_tensor(w, scales, points, axis)
         packed = quantized.linear_prepack(whole, bias)
-        _packed[w] = partial(_nothing, packed)
+        _packed[w] = lambda: packed
     result: Tensor = (quantized.linear_relu_dynamic if relu else quantized.linear_dynamic)(x, packed, reduce_range)
     return result
 

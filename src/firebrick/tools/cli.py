@@ -52,7 +52,8 @@ def _in_a_folder(paths: Any) -> Any:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-_TARGET = "A script, package.module:function, or a model's name."
+_TARGET = "A script, package.module:function, or a model's name; what follows a script is passed to it."
+_REST = {"allow_extra_args": True, "ignore_unknown_options": True}
 _OUT = {"callback": _in_a_folder, "dir_okay": False}
 console = Console()
 progress = Console(stderr=True)
@@ -62,6 +63,12 @@ def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"firebrick {firebrick.__version__}")
         raise typer.Exit
+
+
+def _load(context: typer.Context, target: str) -> Target:
+    if context.args and not target.endswith(".py"):
+        raise ConfigError(f"{target} takes no {context.args[0]}", fix="leave it out, or see --help")
+    return Target.load(target, *context.args)
 
 
 @app.callback()
@@ -79,6 +86,10 @@ def _say(text: str, to: Console = console, *, soft_wrap: bool = False) -> None:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def _tell(as_json: bool, value: Any, text: Any) -> None:
+    _print_json(value) if as_json else console.print(text, markup=False, highlight=False)
 
 
 @app.command(epilog="Example: `firebrick bench my_package.my_module:my_function`")
@@ -108,24 +119,23 @@ def bench(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: `firebrick explain bert --html report.html`")
+@app.command(context_settings=_REST, epilog="Example: `firebrick explain bert --html report.html`")
 def explain(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=_TARGET)],
     html: Annotated[Path | None, typer.Option(help="Also write a page.", **_OUT)] = None,
     as_json: Json = False,
 ) -> None:
     """Show the graphs, graph breaks and guards of one call, and how much of it was captured."""
-    explanation = firebrick.explain(Target.load(target))()
+    explanation = firebrick.explain(_load(context, target))()
     if html:
         explanation.to_html(html)
-    if as_json:
-        _print_json(explanation.to_dict())
-    else:
-        _say(str(explanation))
+    _tell(as_json, explanation.to_dict(), str(explanation))
 
 
-@app.command(epilog="Example: `firebrick profile bert --trace trace.json`")
+@app.command(context_settings=_REST, epilog="Example: `firebrick profile bert --trace trace.json`")
 def profile(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=_TARGET)],
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here (chrome://tracing).", **_OUT)] = None,
     top: Annotated[int, typer.Option(help="Rows a table.")] = 15,
@@ -133,7 +143,7 @@ def profile(
 ) -> None:
     """Show where time and memory go, eager beside compiled, against what the machine reaches."""
     with progress.status(f"profiling {target}"):
-        result = profiling.profile_target(Target.load(target), trace=trace)
+        result = profiling.profile_target(_load(context, target), trace=trace)
     if as_json:
         _print_json(asdict(result))
     else:
@@ -141,8 +151,12 @@ def profile(
             console.print(table, width=None if console.is_terminal else 140)
 
 
-@app.command(epilog="Example: `firebrick graph bert --module bert.encoder.layer.0.attention -o attention.html`")
+@app.command(
+    context_settings=_REST,
+    epilog="Example: `firebrick graph bert --module bert.encoder.layer.0.attention -o attention.html`",
+)
 def graph(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=_TARGET)],
     module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
     out: Annotated[
@@ -158,7 +172,7 @@ def graph(
     for path in out or ():
         check_suffix(path)
     with progress.status(f"capturing {target}"):
-        loaded = Target.load(target)
+        loaded = _load(context, target)
         views = Views(capture(loaded.submodule(module) if module else loaded))
     for path in out or ():
         for written in views.write(path):
@@ -172,15 +186,16 @@ def graph(
         wait_for_end()
 
 
-@app.command(epilog="Example: `firebrick report bert -o report.html`")
+@app.command(context_settings=_REST, epilog="Example: `firebrick report bert -o report.html`")
 def report(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=_TARGET)],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page.", **_OUT)] = None,
     as_json: Json = False,
 ) -> None:
     """Compile with an empty cache and again with a filled one, and report on all of it."""
     with progress.status(f"compiling {target}"):
-        page = reporting.make_report(Target.load(target), Config.from_env())
+        page = reporting.make_report(_load(context, target), Config.from_env())
     if out:
         out.write_text(page.to_html(), encoding="utf-8")
         _say(f"wrote {out}", progress)
@@ -190,8 +205,9 @@ def report(
         console.print(page.show(), width=None if console.is_terminal else 140)
 
 
-@app.command(epilog="Example: `firebrick minify bert -o repro.py`")
+@app.command(context_settings=_REST, epilog="Example: `firebrick minify bert -o repro.py`")
 def minify(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help=_TARGET)],
     out: Annotated[Path, typer.Option("-o", "--out", help="Write the script here.", **_OUT)] = Path("repro.py"),
     module: Annotated[str | None, typer.Option(help="Only the first call of this submodule.")] = None,
@@ -202,24 +218,16 @@ def minify(
 ) -> None:
     """Cut what compiles wrongly (raises, differs from eager, dies or hangs) down to a small script."""
     with progress.status(f"minifying {target}"):
-        loaded = Target.load(target)
+        loaded = _load(context, target)
         captured = capture(loaded.submodule(module) if module else loaded, stages=False, errors=False)
         small = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
     small.write(out)
-    if as_json:
-        _print_json(
-            {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
-        )
-        return
-    _say(f"{small.problem}")
-    text = f"{small.before} ops cut down to {small.after} in {small.tries} tries; run: python {out}"
-    _say(text)
+    told = {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
+    text = f"{small.problem}\n{small.before} ops cut down to {small.after} in {small.tries} tries; run: python {out}"
+    _tell(as_json, told, text)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: `firebrick bisect train.py --epochs 1`",
-)
+@app.command(context_settings=_REST, epilog="Example: `firebrick bisect train.py --epochs 1`")
 def bisect(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script; what follows is passed to it.", exists=True)],
@@ -259,10 +267,7 @@ def bisect(
 def doctor(as_json: Json = False) -> None:
     """Show versions, compiler, machines and cache state, and what is missing."""
     facts = doctoring.examine(Config.from_env())
-    if as_json:
-        _print_json([asdict(fact) for fact in facts])
-    else:
-        console.print(doctoring.show(facts))
+    _tell(as_json, [asdict(fact) for fact in facts], doctoring.show(facts))
     if not all(fact.ok for fact in facts):
         raise typer.Exit(1)
 
@@ -288,10 +293,7 @@ def options(as_json: Json = False) -> None:
         _say(sentence, progress, soft_wrap=True)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: `firebrick run train.py --epochs 3`",
-)
+@app.command(context_settings=_REST, epilog="Example: `firebrick run train.py --epochs 3`")
 def run(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python script; what follows is passed to it.", exists=True)],
@@ -320,10 +322,7 @@ def cache_ls(as_json: Json = False) -> None:
 def cache_clear(as_json: Json = False) -> None:
     """Remove every entry."""
     count = runtime.clear_cache(Config.from_env())
-    if as_json:
-        _print_json({"removed": count})
-    else:
-        console.print(f"removed {count} entries")
+    _tell(as_json, {"removed": count}, f"removed {count} entries")
 
 
 @cache_app.command("why", epilog="Example: `firebrick cache why 3fa9`")

@@ -44,15 +44,15 @@ class Target:
     script: bool = False
 
     @classmethod
-    def load(cls, text: str) -> Target:
-        """Find what the command line names.
+    def load(cls, text: str, *args: str) -> Target:
+        """Find what the command line names; the arguments are a script's.
 
         Raises:
             ConfigError: there is no such target.
         """
         check_name(text)
         if text.endswith(".py"):
-            return cls(text, _Script(text), script=True)
+            return cls(text, _Script(text, args), script=True)
         return cls(text, *load_target(text))
 
     def __call__(self) -> Any:
@@ -126,8 +126,8 @@ def _user_place(error: BaseException) -> UserLocation | None:
 class _Script:
     """A program that can be run again and again: its code is the same each time, so that what was compiled is met."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, args: Sequence[str] = ()) -> None:
+        self.path, self.args = path, args
         self.code: CodeType | None = None
         self.module: ModuleType | None = None  # whose globals all runs share; None: new ones for each
 
@@ -137,7 +137,7 @@ class _Script:
         before, directory, main = sys.argv, str(Path(path).resolve().parent), sys.modules["__main__"]
         module = self.module or ModuleType("__main__")
         module.__file__ = path
-        sys.argv, sys.modules["__main__"] = [path], module
+        sys.argv, sys.modules["__main__"] = [path, *self.args], module
         sys.path.insert(0, directory)
         try:
             with nullcontext(sys.stderr) if first else open(os.devnull, "w") as out, redirect_stdout(out):

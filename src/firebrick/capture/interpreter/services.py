@@ -18,7 +18,7 @@ from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue, of_list
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
-from firebrick.capture.values.scalar import is_late, of_python, shown, text_of
+from firebrick.capture.values.scalar import is_late, of_python, read, shown, text_of
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
@@ -334,6 +334,8 @@ class Operations:
     def formatted(self, value: Value, conversion: str, spec: str) -> Value:
         """`f"{value!conversion:spec}"`."""
         value = value.realize()
+        if isinstance(value, TensorValue) and not conversion and not value.fake.dim():
+            value = read(self.interpreter, value) or value
         if is_late(value):
             return text_of(self.interpreter, value, conversion, spec)
         if isinstance(value, ObjectValue) and value.is_constant():

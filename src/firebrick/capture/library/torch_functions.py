@@ -331,7 +331,7 @@ def _function_mode(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", f"a mode of functions, {kind.__name__}, is entered or left")
     elif enters:
         tracer.function_modes = [*tracer.function_modes, mode]
-        tracer.early.on = False
+        tracer.early.off = True
     elif tracer.function_modes:
         tracer.function_modes = tracer.function_modes[:-1]
     else:

@@ -20,6 +20,7 @@ _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 
 
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
 NAMED.update(
     {
         (f"{_DISTRIBUTED}._api", f"DTensor.{name}"): call_with_objects
@@ -65,9 +66,8 @@ def _truth(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Va
 
 NAMED.update(
     {
-        ("torch.fx.experimental.symbolic_shapes", "guard_or_false"): _truth,
-        ("torch.fx.experimental.symbolic_shapes", "guard_or_true"): _truth,
-        ("torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
+        **{(_SHAPES, name): _truth for name in ("guard_or_false", "guard_or_true", "statically_known_true")},
+        (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
         (_FUNCTIONAL, "_resolve_group"): _group_name,
         (_FUNCTIONAL, "_resolve_group_name"): _group_name,
         (_C10D, "_get_group_size_by_name"): _fixed_call,

@@ -28,10 +28,7 @@ class ContextValue(Value):
     held = ("args",)
 
     def __init__(
-        self,
-        make: Callable[..., Any],
-        args: Args,
-        enter: Callable[[Interpreter], Callable[[Interpreter], None]],
+        self, make: Callable[..., Any], args: Args, enter: Callable[[Interpreter], Callable[[Interpreter], None]]
     ) -> None:
         super().__init__(None)
         self.make, self.args, self.enter = make, list(args), enter

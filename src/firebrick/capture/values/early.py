@@ -2,7 +2,8 @@
 end otherwise: it is made for what they are in the call at hand.
 
 What is read is a small program of one tensor of integers that the frame was given and nothing has written to; integers
-without dimensions beside it are constants of their own.
+without dimensions beside it are constants of their own. A program of none, a mask that the frame makes, gives the same
+in each call.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _CALLS = frozenset(
     name
     for names in (
         "abs add all amax amin and any arange argmax argmin argsort bitwise_and bitwise_not bitwise_or bool cat ceil",
-        "clamp clip clone contiguous count_nonzero cpu cumsum detach diff div eq expand expand_as flatten flip float",
-        "floor floor_divide floordiv ge getattr getitem gt int invert le logical_and logical_not logical_or long lt",
-        "masked_fill max maximum min minimum mod mul ne neg new_ones new_zeros ones ones_like or permute remainder",
-        "repeat reshape round select setitem sort squeeze stack sub sum t tensor to transpose truediv unbind unsqueeze",
-        "view where xor zeros zeros_like",
+        "clamp clip clone contiguous cos count_nonzero cpu cumsum detach diff div double eq exp expand expand_as eye",
+        "fill flatten flip float floor floor_divide floordiv full full_like ge getattr getitem gt int invert isfinite",
+        "isinf isnan le linspace log logical_and logical_not logical_or logspace long lt masked_fill max maximum mean",
+        "min minimum mod mul ne neg new_ones new_zeros ones ones_like or permute pow prod remainder repeat reshape",
+        "round rsub select setitem sign sin sort sqrt squeeze stack sub sum t tensor to transpose tril triu truediv",
+        "type type_as unbind unsqueeze view view_as where xor zero zeros zeros_like",
     )
     for name in names.split()
 )
@@ -63,27 +65,28 @@ def as_tuple(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 class EarlyReads:
-    """Those of one capture, which makes them if `on`."""
+    """Those of one capture: of what the frame was given if `on`, none if `off`."""
 
     def __init__(self, graph: GraphBuilder, guards: Guards) -> None:
         self.graph, self.guards = graph, guards
-        self.on = False
+        self.on = self.off = False
         self.count = 0
         self.cost = 0  # how soon such captures become too many
 
     def read(self, value: Value, read: Callable[[torch.Tensor], Any] = torch.Tensor.item) -> Any:
         """What `read` gives for a tensor of the graph; None where that is not known before it."""
-        if not self.on or not isinstance(value, TensorValue) or value.node.graph is not self.graph.graph:
+        if self.off or not isinstance(value, TensorValue) or value.node.graph is not self.graph.graph:
             return None
         one = all(type(n) is int and n == 1 for n in value.fake.shape)
         nodes = self._slice(value.node) if one or read is as_tuple else None
         if nodes is None or self.graph.inference.in_region:
             return None
+        leaves = [node for node in nodes if node.op in ("placeholder", "get_attr")]
+        if leaves and not self.on:
+            return None
         real: dict[fx.Node, Any] = {}
         large: TensorValue | None = None
-        for node in nodes:
-            if node.op not in ("placeholder", "get_attr"):
-                continue
+        for node in leaves:
             leaf = self.graph.known(node.meta["val"])
             obj = None if leaf is None else leaf.obj
             if leaf is None or leaf.source is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
@@ -103,7 +106,8 @@ class EarlyReads:
         if number is None or number != number:
             return None
         self._guard(nodes, real, large, value, read, number)
-        self.count, self.cost = self.count + 1, max(self.cost, 1 if type(number) is bool else 2)
+        self.count, cost = self.count + 1, 1 if type(number) is bool else 2
+        self.cost = max(self.cost, cost) if leaves else self.cost
         return number
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
@@ -112,6 +116,8 @@ class EarlyReads:
         while todo and len(wanted) <= _MOST_CALLS:
             one = todo.pop()
             fake, used = one.meta.get("val"), [*one.all_input_nodes]
+            if isinstance(fake, torch.Tensor) and type(n := fake.numel()) is int and n > _MOST_ELEMENTS << 4:
+                return None
             if isinstance(fake, torch.Tensor) and (place := storage_of(fake)) in writes:
                 if one.op in ("placeholder", "get_attr") or None in writes[place]:
                     return None

@@ -365,9 +365,10 @@ def may_be_expected(interp: Interpreter, value: Value) -> bool:
         return True
     if not interp.tracer.graph.sizes.sizes.takes_data:
         return False
-    return isinstance(value, ScalarValue) or (
-        isinstance(value, TensorValue) and _is_readable(interp, value) and not value.fake.is_complex()
-    )
+    if not isinstance(value, TensorValue):
+        return isinstance(value, ScalarValue)
+    readable = _is_readable(interp, value) and not value.fake.is_complex()
+    return readable and interp.tracer.early.read(value, bool) is None
 
 
 def expect(interp: Interpreter, truth: Value) -> None:

@@ -147,7 +147,7 @@ class SizeNodes:
         if self.sizes.of_data(self.sizes.settled(as_expr(left) - right)):
             if self.sizes.holds(sign, left, right) or self.sizes.holds(_CONTRARY[sign], left, right):
                 return self.sizes.holds(sign, left, right)
-            if self.graph.outer is None and not self.graph.changed() and not self.graph.keeps_sizes:
+            if self._may_guess():
                 guessed = self.sizes.guess(sign, left, right)
                 if guessed is not None:
                     return guessed
@@ -155,6 +155,15 @@ class SizeNodes:
                 "data-dependent-branch", f"whether a size that data decide is {sign} another number is asked", fix=_FIX
             )
         return self.sizes.ask(sign, left, right)
+
+    def takes_for_granted(self, size: Any, number: int) -> bool:
+        """Whether a size that data decide is taken to be a number, which each call looks for."""
+        (expr,) = expressions([size])
+        known = isinstance(expr, int) or not self.sizes.of_data(expr)
+        return not known and self._may_guess() and self.sizes.guess_number(expr, number)  # type: ignore[arg-type]
+
+    def _may_guess(self) -> bool:
+        return self.graph.outer is None and not self.graph.changed() and not self.graph.keeps_sizes
 
     def integer(self, symbol: Var, source: Source) -> SizeValue:
         """An integer of Python that varies."""

@@ -289,7 +289,20 @@ class TensorValue(ComparedValue):
             return interp.iterate(method_under_modes(interp, "__iter__", [self], {}))
         if self.fake.ndim == 0:
             interp.raise_new(TypeError, "iteration over a 0-d tensor")
-        return interp.tracer.graph.call(interp, "call_method", "unbind", (self,), {}).iterate(interp)
+        whole = self._all_places(interp) or self
+        return interp.tracer.graph.call(interp, "call_method", "unbind", (whole,), {}).iterate(interp)
+
+    def _all_places(self, interp: Interpreter) -> Value | None:
+        """What `x.nonzero()` of a row gives where all of it is true, as of experts that tokens were sent to."""
+        graph, asked = interp.tracer.graph, self.node.all_input_nodes
+        if getattr(self.node.target, "__name__", self.node.target) not in ("nonzero", "argwhere") or len(asked) != 1:
+            return None
+        row = asked[0].meta["val"].shape
+        if len(row) != 1 or type(row[0]) is not int or not graph.sizes.takes_for_granted(self.fake.shape[0], row[0]):
+            return None
+        device = {"device": ConstantValue(self.fake.device)}
+        places = graph.call(interp, "call_function", torch.arange, [ConstantValue(row[0])], device)
+        return graph.call(interp, "call_method", "unsqueeze", [places, ConstantValue(1)], {})
 
     def length(self, interp: Interpreter) -> int:
         """Size of the first dimension."""

@@ -211,9 +211,8 @@ class Sizes:
                 self.assumed[base, d] = answer
         if answer is None and how in _SMALL and self.of_data(d):
             answer = self._of_nonempty(base, d)
-        if answer is None and how == "expected" and self.of_data(d) and (base, d) not in self.facts:
-            self._check_open(base, d)
-            self.add(Fact(base, d, not negated, self.where()))
+        if answer is None and how == "expected" and self.of_data(d):
+            self._decide(base, d, not negated)
         return (self._decide(base, d) if answer is None else answer) is not negated
 
     def guess(self, sign: str, left: Expr | int, right: Expr | int) -> bool | None:
@@ -224,10 +223,14 @@ class Sizes:
         answer = _CERTAIN[base](d.subs({v: _larger(v, 1) for v in symbols}))
         if not self.guesses or answer is None or any(v.lo < 0 for v in symbols):
             return None
-        self._check_open(base, d)
         self.guessed.add(d)
-        self.add(Fact(base, d, answer, self.where()))
-        return answer is not negated
+        return self._decide(base, d, answer) is not negated
+
+    def guess_number(self, size: Expr, number: int) -> bool:
+        """Whether a size that data decide is guessed to be a number."""
+        if self.guesses:
+            self.guessed.add(_reduced(self.settled(size) - number))
+        return self.guesses and self.ask("==", size, number, "expected")
 
     def _of_nonempty(self, base: str, d: Expr) -> bool | None:
         """The answer where what data decide is 1 or more; numbers that may be negative are an error then."""
@@ -290,20 +293,15 @@ class Sizes:
                 raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
         self.assumed.clear()
 
-    def _decide(self, sign: str, d: Expr) -> bool:
-        bound = self.facts.get((sign, d))
-        if bound is not None:
-            return bound.truth
-        self._check_open(sign, d)
-        if self.of_data(d):
-            raise self.undecided(f"whether {d.show()} {sign} 0 is asked")
-        truth = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
-        self.add(Fact(sign, d, truth, self.where()))
-        return truth
-
-    def _check_open(self, sign: str, d: Expr) -> None:
-        if self.frozen:
-            raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
+    def _decide(self, sign: str, d: Expr, truth: bool | None = None) -> bool:
+        if (sign, d) not in self.facts:
+            if self.frozen:
+                raise SizesRefused(f"whether {d} {sign} 0 is asked when the guards are written")
+            if truth is None and self.of_data(d):
+                raise self.undecided(f"whether {d.show()} {sign} 0 is asked")
+            at_hand = self.hint(d) == 0 if sign == "==" else self.hint(d) < 0
+            self.add(Fact(sign, d, at_hand if truth is None else truth, self.where()))
+        return self.facts[sign, d].truth
 
     def add(self, fact: Fact) -> None:
         """Take a fact for true, and draw conclusions."""
