@@ -555,7 +555,8 @@ class _Compile:
         place = str(config.cache_dir) if config.cache else ""
         whole = "\n".join([place, *ground.values()])
         tuner = Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
-        tuner.steps = StepSearch(tuner, lambda s: host.generate(s, self.targets, config), config)
+        if config.autotune:
+            tuner.steps = StepSearch(tuner, lambda s: host.generate(s, self.targets, config), config)
         return tuner
 
     def show(self, level: str, text: Callable[[], str]) -> None:

@@ -25,6 +25,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.inference_mode import InferenceMode, storage_of
 from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.packed import PACKED, is_packed
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
 from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
@@ -32,6 +33,7 @@ from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.opaque import Opaque, OpaqueValue
 from firebrick.capture.values.random_state import Draws, drawn
+from firebrick.capture.values.scalar import read_size
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
@@ -58,7 +60,7 @@ _REFUSING = frozenset(
     for names in (
         "embedding embedding_bag gather take take_along_dim index_select index_fill index_add index_copy scatter",
         "scatter_add scatter_reduce nll_loss cross_entropy binary_cross_entropy one_hot inv inverse cholesky solve",
-        "cholesky_ex lu_factor lu eigh svd qr matrix_power multi_margin_loss ctc_loss",
+        "cholesky_ex lu_factor lu eigh svd qr matrix_power multi_margin_loss ctc_loss _pack_padded_sequence",
     )
     for name in names.split()
 )
@@ -110,6 +112,7 @@ class GraphBuilder:
         self._output_index: dict[TensorValue, int] = {}
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.sizes = SizeNodes(self)
+        self.numbers: dict[Any, Any] = {}  # numbers in tensors that are known as sizes, by their places
         self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
@@ -300,15 +303,16 @@ class GraphBuilder:
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
+        read = functools.partial(read_size, interp)
         with self.inference.saving_none(fakes):
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
-                numbers = interp.tracer.early.numbers(args, kwargs) if error.is_of_data() else None
+                numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
                 if numbers is None:
                     raise
                 return self.call(interp, op, target, *numbers)
-        data_sized = len(self.sizes.sizes.data) > before
+        data_sized = len(self.sizes.sizes.data) > before or is_packed(target, node_args)
         told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
         mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
@@ -406,6 +410,10 @@ class GraphBuilder:
                     return with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
                 if target in (as_size, as_true):
                     return fake_size(self.sizes.sizes, *args)
+                if is_packed(target, args):
+                    if not self.sizes.sizes.takes_data:
+                        raise DynamicOutputShapeException(target)
+                    return PACKED[target](self, *args, **kwargs)
                 return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), target, args, kwargs)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error

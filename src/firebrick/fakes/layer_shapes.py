@@ -11,7 +11,14 @@ from firebrick.fakes.function_forms import FORMS
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+
+def recorded(inputs: Iterable[torch.Tensor], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Results that want gradients as those of the inputs do."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return tuple(r.requires_grad_().clone() if r.is_floating_point() else r for r in results)
+    return results
 
 
 def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -28,8 +35,7 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not any(map(has_symbols, (x, *states))) or not plain or any(tuple(h.shape) != wanted for h in states):
         return function(*args, **kwargs)
     out, *after = (x.new_empty(sizes) for sizes in ((steps, batch, directions * wanted[2]), *(wanted for _ in states)))
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights)):
-        out, *after = (t.requires_grad_().clone() for t in (out, *after))
+    out, *after = recorded((x, *states, *weights), out, *after)
     return (out.transpose(0, 1) if batch_first else out, *after)
 
 

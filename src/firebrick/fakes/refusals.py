@@ -153,6 +153,8 @@ def _refusal(call: _Call, plan: _Plan, tensors: Sequence[Any], emptied: Expr | N
     func, count, named = call
     sizes = _Sizes(emptied=emptied)
     shapes = [[sizes.number(n) for n in t.shape] for t in tensors]
+    if min(map(min, filter(None, shapes)), default=0) < 0:
+        raise _Unknown  # what is left of data's sizes, for which any numbers stand
     if sum(map(math.prod, shapes)) > _LARGE:
         if not plan.shrinks:
             return None

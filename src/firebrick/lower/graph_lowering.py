@@ -20,6 +20,7 @@ from firebrick.ir.loops.values import values_of
 from firebrick.lower import (
     bags,
     cuda_convolutions,
+    cuda_dropout,
     indexing,
     indirect,
     library_calls,
@@ -59,6 +60,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **sampling.RULES,
     **bags.RULES,
     **cuda_convolutions.RULES,
+    **cuda_dropout.RULES,
     **library_calls.RULES,
 }
 """OpOverload -> rule, a function of the lowering and the op's arguments."""

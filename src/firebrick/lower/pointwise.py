@@ -494,14 +494,3 @@ def _clone(lw: Lowering, a: TensorValue, **_kwargs: Any) -> TensorValue:
 @_rule(aten.copy.default)
 def _copy(lw: Lowering, a: TensorValue, source: TensorValue, _non_blocking: bool = False) -> TensorValue:
     return elementwise(lw, lambda x: x, (source,), None, 0)
-
-
-@_rule(aten.native_dropout.default)
-def _dropout(lw: Lowering, a: TensorValue, p: float, train: bool | None) -> tuple[TensorValue, TensorValue]:
-    if train or train is None:
-        raise Declined
-    out, mask = lw.node.meta["val"]
-    return (
-        elementwise(lw, lambda x: x, (a,), None, 0, out),
-        elementwise(lw, lambda _: constant(True, "b8"), (a,), None, 0, mask),
-    )

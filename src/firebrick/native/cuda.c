@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host.h"
 
 enum { MOST_CARDS = 64, SHARED_BYTES = 8, DEPENDENT = 6, DEFAULT_SHARED = 48 << 10, MOST_ARGUMENTS = 512 };
 
@@ -16,6 +15,12 @@ static int32_t (*current_stream)(int32_t, void **);
 /* A driver that stands in for a card shares this process's memory, and has streams of its own: torch sees no card. */
 static int stands_in;
 static _Thread_local char message[256];
+/* torch's struct of a generator's state: numbers, or within a capture the addresses where replays find them. */
+typedef struct {
+    uint64_t seed, offset;
+    uint32_t within, rest[3];
+} RandomState;
+static RandomState (*random_state)(void *generator, uint64_t increment);
 
 int fb_cuda_done(int status, const char *what) {
     const char *text = NULL;
@@ -124,6 +129,52 @@ int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch) {
     CuKernelNode row = {kernel->function, {1, 1, 1}, {kernel->threads, 1, 1}, kernel->shared, arguments, NULL, NULL, NULL};
     int status = prepare(launch, row.grid, arguments);
     return status <= 0 ? status : fb_cuda_done(fb_cuda_driver.set_kernel(graph, node, &row), "kernel of a graph");
+}
+
+/* torch's generator of a device, which lasts; NULL with an exception set. Needs the GIL. */
+static void *generator_of(int index) {
+    static void *generators[MOST_CARDS];
+    if (generators[index] != NULL || stands_in) return stands_in ? &stands_in : generators[index];
+    PyObject *cuda = PyImport_ImportModule("torch.cuda"), *all = cuda == NULL ? NULL : PyObject_GetAttrString(cuda, "default_generators");
+    PyObject *generator = all == NULL ? NULL : PySequence_GetItem(all, index), *address = generator == NULL ? NULL : PyObject_GetAttrString(generator, "_cdata");
+    if (address != NULL) generators[index] = PyLong_AsVoidPtr(address);
+    Py_XDECREF(address), Py_XDECREF(generator), Py_XDECREF(all), Py_XDECREF(cuda);
+    return generators[index];
+}
+
+/* Arguments of the call: a tensor whose memory is the caller's, bytes of an element, elements, most blocks, device. */
+int fb_cuda_draw(const Program *program, Space *space, const Step *step) {
+    const Arg *args = step->call->args;
+    const int64_t size = args[1].num.value, count = fb_num(space->registers, args[2].num), most = args[3].num.value;
+    const int64_t blocks = (count + 255) / 256 < most ? (count + 255) / 256 : most, threads = 256 * (blocks > 0 ? blocks : 1);
+    const int index = (int)args[4].num.value, released = space->thread != NULL;
+    uint64_t place = 0, id;
+    int64_t together = 16 / size;
+    int captures = 0, device = 0;
+    void *graph, *const *nodes;
+    const void *edges;
+    size_t node_count;
+    RandomState state = {0};
+    while (device < program->device_count - 1 && (program->devices[device].machine != &fb_cuda || program->devices[device].index != index)) device++;
+    const FbWork *work = &space->work[device];
+    fb_gil_take(space);
+    void *generator = random_state == NULL ? NULL : generator_of(index);
+    const int turned = turn_to(work), told = fb_cuda_driver.capture_info(work->stream, &captures, &id, &graph, &nodes, &edges, &node_count);
+    if (generator != NULL && told == 0 && count > 0) state = random_state(generator, 4 * (uint64_t)((count - 1) / (4 * threads) + 1));
+    turn_back(turned, 0);
+    if (generator == NULL || told != 0) return fb_torch_error("torch does not tell the state of its random numbers"), -1;
+    if (released) fb_gil_release(space);
+    if (args[0].kind == ARG_VIEW) {
+        const View *view = &program->views[args[0].view];
+        place = (uint64_t)(uintptr_t)space->pointers[view->slot] + (uint64_t)(fb_num(space->registers, view->offset) * size);
+    }
+    while (together > 1 && (place % (uint64_t)(together * size) != 0 || count % together != 0)) together /= 2;
+    const int64_t numbers[] = {(int64_t)state.seed, (int64_t)state.offset, captures == 1 ? (int64_t)state.within : -1, together, threads};
+    for (int i = 0; i < step->call->out_count; i++) {
+        const int slot = step->call->outs[i];
+        if (slot >= 0) space->pointers[slot] = memcpy(space->numbers + 2 * slot, &numbers[i], 8);
+    }
+    return 0;
 }
 
 static int cuda_copy(const FbWork *work, void *to, const void *from, int64_t bytes) {
@@ -273,6 +324,9 @@ static PyObject *cuda_open(PyObject *self, PyObject *path) {
     stands_in = stream != NULL;
     if (stream == NULL && torch != NULL) stream = dlsym(torch, "aoti_torch_get_current_cuda_stream");
     memcpy(&current_stream, &stream, sizeof stream);
+    static const char state_name[] = "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm";
+    void *state = stands_in ? dlsym(library, state_name) : torch == NULL ? NULL : dlsym(torch, state_name);
+    memcpy(&random_state, &state, sizeof state);
     fb_cuda_driver = driver;
     memset(contexts, 0, sizeof contexts);
     if (fb_cuda_done(driver.init(0), "cuInit") < 0 && fail() < 0) return NULL;

@@ -2,7 +2,7 @@
 #ifndef FIREBRICK_CUDA_H
 #define FIREBRICK_CUDA_H
 
-#include "devices.h"
+#include "host.h"
 
 typedef struct {
     unsigned grid[3], block[3], shared;
@@ -88,6 +88,8 @@ enum { CUDA_TAIL = 2 };
 void fb_cuda_arguments(const FbLaunch *launch, void **room);
 /* Gives a kernel node of a graph other arguments. */
 int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch);
+/* Takes from a generator what eager's kernel for dropout would draw with, as numbers for kernels; as `run_step`. */
+int fb_cuda_draw(const Program *program, Space *space, const Step *step);
 /* Whether the driver stands in for a card, so that its memory is this process's. */
 int fb_cuda_stands_in(void);
 /* 0, or -1 with the error noted for `fb_cuda.error`. */

@@ -6,7 +6,6 @@
  * caller or the allocator gives them: kernels that touch them get the addresses of the call; library calls that do, work
  * in the recording's memory, and a copy to or from it is part of the graph. */
 #include "cuda.h"
-#include "host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +41,7 @@ struct Recording {
     void *stream, *exec, *last;
     PyObject *session; /* keeps graph and memory */
     Space *own;        /* of a stand-in, which has no memory of a graph's own */
-    int64_t *registers;
+    int64_t *registers, *numbers;
     void **inner, **outer; /* what kernels have for each slot, and the caller's address of those that are copied */
     uint8_t *roles, *renewed;
     Node *nodes;
@@ -128,10 +127,11 @@ void fb_recordings_clear(Executable *self) {
 
 static Recording *new_recording(const Program *program, const Space *space, void *stream) {
     size_t slots = program->slot_count, registers = program->register_count;
-    Recording *rec = calloc(1, sizeof *rec + 8 * (registers + 2 * slots) + 2 * slots);
+    Recording *rec = calloc(1, sizeof *rec + 8 * (registers + 4 * slots) + 2 * slots);
     if (rec == NULL) return NULL;
     rec->registers = (int64_t *)(rec + 1);
-    rec->inner = (void **)(rec->registers + registers);
+    rec->numbers = rec->registers + registers;
+    rec->inner = (void **)(rec->numbers + 2 * slots);
     rec->outer = rec->inner + slots;
     rec->roles = (uint8_t *)(rec->outer + slots);
     rec->renewed = rec->roles + slots;
@@ -185,12 +185,12 @@ static void refuse(const Executable *self, Recording *rec, const char *what) {
 
 /* ---- what a program touches --------------------------------------------------------------- */
 
-enum { BY_CALL = 1, RESULT = 2, MOVES = 4 };
+enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16 };
 
-static void mark_arguments(Executable *self, const Arg *args, int count) {
+static void mark_arguments(Executable *self, const Arg *args, int count, int mark) {
     for (int i = 0; i < count; i++) {
-        if (args[i].kind == ARG_VIEW) self->moves[self->program.views[args[i].view].slot] |= BY_CALL;
-        if (args[i].kind == ARG_LIST) mark_arguments(self, args[i].items, args[i].count);
+        if (args[i].kind == ARG_VIEW) self->moves[self->program.views[args[i].view].slot] |= mark;
+        if (args[i].kind == ARG_LIST) mark_arguments(self, args[i].items, args[i].count, mark);
     }
 }
 
@@ -202,10 +202,11 @@ int fb_recordable(Executable *self) {
     for (int i = 0; i < program->step_count; i++) {
         const Step *step = &program->steps[i];
         if (step->kind == STEP_KERNEL) self->card = step->device;
-        if (step->kind != STEP_CALL) continue;
-        mark_arguments(self, step->call->args, step->call->count);
+        if (step->kind != STEP_CALL && step->kind != STEP_DRAW) continue;
+        const int draws = step->kind == STEP_DRAW;
+        mark_arguments(self, step->call->args, step->call->count, draws ? DRAWS : BY_CALL);
         for (int k = 0; k < step->call->out_count; k++) {
-            if (step->call->outs[k] >= 0) self->moves[step->call->outs[k]] |= BY_CALL;
+            if (step->call->outs[k] >= 0) self->moves[step->call->outs[k]] |= draws ? DRAWN : BY_CALL;
         }
     }
     for (int i = 0; i < program->device_count && self->card < 0; i++) {
@@ -219,7 +220,7 @@ int fb_recordable(Executable *self) {
     int fits = self->card >= 0 && program->devices[self->card].machine == &fb_cuda;
     for (int i = 0; i < program->slot_count && fits; i++) {
         const Device *device = &program->devices[program->slots[i].device];
-        fits = program->slots[i].kind == SLOT_SCRATCH || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
+        fits = program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & DRAWN || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
     }
     return fits;
 }
@@ -352,7 +353,8 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         if (rec->roles[i] != COPIED || is_input(program, i)) continue;
         if (add_copy(program, own, rec, i, 1, stream) < 0) return fail(rec, "a result could not be copied");
     }
-    for (int i = 0; i < program->slot_count; i++) rec->inner[i] = own->pointers[i];
+    memcpy(rec->numbers, own->numbers, 16 * (size_t)program->slot_count);
+    for (int i = 0; i < program->slot_count; i++) rec->inner[i] = self->moves[i] & DRAWN ? &rec->numbers[2 * i] : own->pointers[i];
     return 0;
 }
 
@@ -541,6 +543,9 @@ int fb_replay(Executable *self, Space *space, Recording **watched) {
     int captures = 0;
     if (fb_cuda_driver.capture_info(stream, &captures, &id, &graph, &nodes, &edges, &count) != 0 || captures) return 0;
     if (fb_host.has_callbacks != NULL && fb_host.has_callbacks()) return 0;
+    for (int i = 0; i < self->program.slot_count; i++) {
+        if (self->moves[i] & DRAWS && is_odd(space, i)) return 0; /* what eager draws for it depends on its address */
+    }
     Recording *rec = entry_of(self, space, stream);
     if (rec == NULL || rec->users > 0) return 0;
     collect(&rec->steps);

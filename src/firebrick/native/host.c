@@ -1,6 +1,6 @@
 /* Executable: runs a host table. One call allocates, launches kernels, calls torch and makes the outputs. */
 #define _GNU_SOURCE
-#include "host.h"
+#include "cuda.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
@@ -49,7 +49,7 @@ void fb_free_space(const Program *program, Space *space) {
 
 Space *fb_new_space(const Program *program) {
     size_t slots = program->slot_count, views = program->view_count, widest = program->widest_launch + 1;
-    size_t words = program->register_count + 4 * slots + 2 * views + 2 * widest;
+    size_t words = program->register_count + 4 * slots + 2 * views + 2 * widest + 2 * slots + 1;
     Space *space = calloc(1, sizeof(Space) + 8 * words + 16);
     if (space == NULL) return (Space *)PyErr_NoMemory();
     uint64_t *next = (uint64_t *)(space + 1);
@@ -61,7 +61,7 @@ Space *fb_new_space(const Program *program) {
     space->views = (FbHandle *)(next += slots);
     space->view_bases = (void **)(next += views);
     space->launch = (void **)(next += views);
-    space->launch_sizes = (int64_t *)(next += widest);
+    space->launch_sizes = (int64_t *)(next += widest), space->numbers = (int64_t *)(((uintptr_t)(next + widest) + 15) & ~(uintptr_t)15);
     return space;
 }
 
@@ -416,6 +416,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_KERNEL: return run_kernel(program, space, step);
     case STEP_CALL: return fb_call(program, space, step->call);
     case STEP_CHECK: return check_index(space, step);
+    case STEP_DRAW: return fb_cuda_draw(program, space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;

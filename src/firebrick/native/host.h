@@ -94,7 +94,7 @@ typedef struct {
     void *symbol;
 } Call;
 
-typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE, STEP_CHECK } StepKind;
+typedef enum { STEP_KERNEL, STEP_CALL, STEP_ALLOC, STEP_FREE, STEP_CHECK, STEP_DRAW } StepKind;
 
 typedef struct {
     StepKind kind;
@@ -180,6 +180,7 @@ typedef struct Space {
     void **view_bases;  /* the data that they were made for */
     void **launch;      /* arguments of one kernel */
     int64_t *launch_sizes;
+    int64_t *numbers; /* room for one a slot, at even places */
     PyThreadState *thread; /* set while the GIL is released */
     struct Recording *into; /* what launches are noted in while they are recorded */
 } Space;

@@ -448,9 +448,9 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
             step->label = kept_text(program, fb_item(row, 1));
             if (parse_launch(program, row, kernels, step) < 0) return -1;
         } else if (strcmp(kind, "call") == 0) {
-            step->kind = STEP_CALL;
             step->call = parse_call(program, row, resolve);
             if (step->call == NULL) return -1;
+            step->kind = strcmp(step->call->name, "firebrick::draw") == 0 ? STEP_DRAW : STEP_CALL;
             step->label = step->call->name;
             program->calls_library = 1;
         } else if (strcmp(kind, "check") == 0) {

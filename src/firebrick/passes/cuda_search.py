@@ -6,7 +6,7 @@ model they come from memory. A form that gives other results than the library's 
 from __future__ import annotations
 
 import gc
-import math
+import itertools
 import tempfile
 import time
 from dataclasses import replace
@@ -26,14 +26,8 @@ from firebrick.runtime.triton_build import build_cubins, triton_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from firebrick.config import Config
-    from firebrick.passes.tuning import Tuner
-    from firebrick.targets.cuda.search import Subject
-
-    Run = Callable[..., Sequence[torch.Tensor]]
-
-_BUILDING = 60.0
-"""Seconds of a compile for building forms, half of which are for measuring; what is left over is as by default."""
+_KERNELS, _MEASURING = 40, 30.0
+"""Kernels that each process compiles, a minute's work, and seconds of measuring: what is left over is as by default."""
 _IN_TURN, _CALLS, _ROUNDS = 96 << 20, (16, 40), 20
 """Bytes of weights that take turns, twice the largest level 2 cache of today's cards, calls in a graph, its replays."""
 _ULPS, _EPS = 8.0, {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
@@ -41,31 +35,28 @@ _ULPS, _EPS = 8.0, {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 class StepSearch:
-    """Chooses for one compile. generate: makes the artifact of a schedule."""
+    """Chooses for one compile. tuner: keeps choices. generate: makes the artifact of a schedule."""
 
-    def __init__(self, tuner: Tuner, generate: Callable[[Any], Artifact], config: Config) -> None:
+    def __init__(self, tuner: Any, generate: Callable[[Any], Artifact], config: Any) -> None:
         self.tuner, self.generate, self.config = tuner, generate, config
 
-    def __call__(self, subjects: Sequence[Subject]) -> list[str]:
+    def __call__(self, subjects: Sequence[Any]) -> list[str]:
         """The form of each that is fastest here."""
         with recorder.timed("tuning"):
             keys = [{"part": s.text, "forms": " ".join(s.forms), "how": f"triton {triton_version()}"} for s in subjects]
             first = {tuple(k.values()): (k, s) for k, s in zip(keys, subjects, strict=True) if len(s.forms) > 1}
             missing = [(k, s) for k, s in first.values() if self._choice(k) is None]
-            built, end = self._built([s for _, s in missing]), time.monotonic() + _BUILDING / 2
-            for (key, subject), forms in zip(missing, built, strict=True):
+            built, end = self._built([s for _, s in missing]), time.monotonic() + _MEASURING
+            for (key, subject), forms in zip(missing, built, strict=False):
                 self._choice(key, subject, forms, end)
             if missing:  # programs and graphs hold memory until they are collected
                 gc.collect()
                 torch.cuda.empty_cache()
-        names = []
-        for key, subject in zip(keys, subjects, strict=True):
-            choice = self._choice(key) or {"form": next(iter(subject.forms)), "seconds": {}}
-            times = ", ".join(f"{form} {1e6 * t:.1f} us" for form, t in choice["seconds"].items())
-            if times:
-                recorder.reason("tuned", f"{subject.short}: {choice['form']} ({times})")
-            names.append(choice["form"])
-        return names
+        choices = [self._choice(k) or {"form": next(iter(s.forms))} for k, s in zip(keys, subjects, strict=True)]
+        for s, choice in zip(subjects, choices, strict=True):
+            times = ", ".join(f"{form} {1e6 * t:.1f} us" for form, t in choice.get("seconds", {}).items())
+            recorder.reason("tuned", f"{s.short}: {choice['form']} ({times or 'not measured'})")
+        return [choice["form"] for choice in choices]
 
     def _choice(self, key: Mapping[str, str], *measured: Any) -> dict[str, Any] | None:
         """The choice of this process or of the disk cache, or by what is `measured`; None if there is none."""
@@ -84,36 +75,37 @@ class StepSearch:
                 recorder.reason("not tuned", f"{measured[0].short} ({error})")
             return None
 
-    def _built(self, subjects: Sequence[Subject]) -> list[dict[str, Artifact]]:
-        """The artifacts of all forms of subjects, less those that were refused or not done in time."""
-        every = [{form: self.generate(s.program(form)) for form in s.forms} for s in subjects]
-        units = [u for forms in every for a in forms.values() for u in a.units]
-        names = {key: f"u{k}" for k, key in enumerate(dict.fromkeys((u.text, u.flags) for u in units))}
+    def _built(self, subjects: Sequence[Any]) -> list[dict[str, Artifact]]:
+        """The artifacts of all forms of subjects, of as many as there is time for; none if Triton refuses a kernel."""
+        many, number, every = workers(self.config), itertools.count(), list[dict[str, Artifact]]()
+        for s in subjects[: max(1, _KERNELS * many // max(1, *(len(s.forms) for s in subjects), 1))]:
+            made = {form: self.generate(s.program(form)) for form in s.forms}
+            units = {f: tuple([replace(u, name=f"u{next(number)}") for u in a.units]) for f, a in made.items()}
+            every.append({f: replace(a, units=units[f]) for f, a in made.items()})
         with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
-            once = [replace(u, name=names[u.text, u.flags]) for u in units]
-            code = build_cubins(once, Path(folder), workers(self.config), self.config.build_timeout, _BUILDING)
-        for forms in every:
-            for form, a in list(forms.items()):
-                forms[form] = a.with_code({u.name: code.get(names[u.text, u.flags], b"") for u in a.units})
-        return [{form: a for form, a in forms.items() if all(a.code.values())} for forms in every]
+            try:
+                all_units = [u for forms in every for a in forms.values() for u in a.units]
+                code = build_cubins(all_units, Path(folder), many, self.config.build_timeout)
+            except FirebrickError as error:
+                recorder.reason("not tuned", str(error))
+                return []
+        return [{f: a.with_code({u.name: code[u.name] for u in a.units}) for f, a in forms.items()} for forms in every]
 
 
-def _seconds(load: Callable[..., Run], subject: Subject, forms: dict[str, Artifact], end: float) -> dict[str, float]:
+def _seconds(load: Callable[..., Any], subject: Any, forms: dict[str, Artifact], end: float) -> dict[str, float]:
     """Seconds of a call of each form whose results are the library's up to the order of sums, unless it is too late."""
-    if time.monotonic() > end or len(forms) < 2 or "library" not in forms:
-        return {}
     table, depth, dtype = forms["library"].table, subject.mm.depth, subject.mm.dtype
     rows = dict(zip([*table["inputs"], *table["consts"]], table["slots"], strict=False))
     far = max(_ULPS, depth**0.5 if dtype == "f32" else 0) * _EPS[dtype]
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[Any]] = {}
     right: list[torch.Tensor] = []
 
     def tensors(names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Numbers such that results are about 1; the user's random numbers go on as without them."""
         out = dict[str, torch.Tensor]()
         for name in names:
-            _, dtype, shape, strides, _, device, *_ = rows[name]
-            t = out[name] = torch.empty_strided(shape, strides, dtype=DTYPES[dtype].torch, device=device)
+            _, kind, shape, strides, _, device, *_ = rows[name]
+            t = out[name] = torch.empty_strided(shape, strides, dtype=DTYPES[kind].torch, device=device)
             own = torch.Generator(device).manual_seed(0)
             t.normal_(0, depth**-0.25, generator=own) if t.is_floating_point() else t.zero_()
         return out
@@ -121,9 +113,9 @@ def _seconds(load: Callable[..., Run], subject: Subject, forms: dict[str, Artifa
     inputs, weights = [*tensors(table["inputs"]).values()], [tensors(table["consts"])]
     nbytes = sum(w.nbytes for w in weights[0].values())
     weights += [tensors(table["consts"]) for _ in range(min(_CALLS[1] - 1, _IN_TURN // nbytes) if nbytes else 0)]
-    for form in ["library", *(f for f in forms if f != "library")]:
+    for form, artifact in forms.items() if time.monotonic() < end else ():
         try:
-            programs = [load(forms[form], w) for w in weights]
+            programs = [load(artifact, w) for w in weights]
             made = [t.float() for t in programs[0](*inputs)]
             right = right or made
             if not all((a - b).abs().max() <= far * b.abs().max() for a, b in zip(made, right, strict=True)):
@@ -131,32 +123,29 @@ def _seconds(load: Callable[..., Run], subject: Subject, forms: dict[str, Artifa
             runs[form] = programs
         except (RuntimeError, FirebrickError) as error:  # also too little memory, say
             recorder.reason("not tuned", f"{subject.short}: {form} ({error})")
-    return seconds_of({form: runs[form] for form in forms if form in runs}, inputs) if "library" in runs else {}
+    return seconds_of(runs, inputs) if "library" in runs else {}
 
 
-def seconds_of(runs: Mapping[str, Sequence[Run]], inputs: Sequence[torch.Tensor]) -> dict[str, float]:
-    """Seconds of a call of each program, taken by turns: the least, as what else the card does only adds to it."""
-    graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
-    times = dict.fromkeys(runs, math.inf)
+def seconds_of(runs: Mapping[str, Sequence[Any]], inputs: Sequence[torch.Tensor]) -> dict[str, float]:
+    """Seconds of a call of each program: the least of some rounds, as what else the card does only adds to it."""
+    times = dict[str, float]()
     torch.cuda.synchronize(inputs[0].device)
     with torch.cuda.stream(torch.cuda.Stream(inputs[0].device)):
         for form, every in runs.items():
+            graph, calls = torch.cuda.CUDAGraph(), [*every] * -(-_CALLS[0] // len(every))
             for run in every:
                 run(*inputs)
-            torch.cuda.current_stream().synchronize()
-            graph, count = graphs[form] = torch.cuda.CUDAGraph(), max(_CALLS[0], len(every))
+            torch.cuda.synchronize()
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                for k in range(count):
-                    every[k % len(every)](*inputs)
+                for run in calls:
+                    run(*inputs)
             finally:
                 graph.capture_end()
-            graph.replay()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for form, (graph, count) in list(graphs.items()) * _ROUNDS:
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times[form] = min(times[form], begin.elapsed_time(end) * 1e-3 / count)
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(_ROUNDS)]
+            for mark in marks:
+                graph.replay()
+                mark.record()
+            torch.cuda.synchronize()
+            times[form] = min(a.elapsed_time(b) for a, b in itertools.pairwise(marks)) * 1e-3 / len(calls)
     return times

@@ -28,17 +28,17 @@ class RecipeBuilder:
 
     def is_constant(self, node: fx.Node) -> bool:
         """Whether a node of the main graph depends on frozen constants alone, by ops that may run ahead of time."""
-        constant = self._constant.get(node)
-        if constant is None:
-            if node.op == "get_attr":
-                constant = node.target in self.aten.frozen or node.target in self.sources
-            elif node.op == "call_function":
-                inputs = node.all_input_nodes
-                constant = bool(inputs) and _repeatable(node) and all(self.is_constant(n) for n in inputs)
-            else:
-                constant = False
-            self._constant[node] = constant
-        return constant
+        todo = [node]
+        while node not in self._constant:  # graphs are deeper than Python's stack
+            one = todo[-1]
+            inputs = one.all_input_nodes if one.op == "call_function" and _repeatable(one) else []
+            unknown = [n for n in inputs if n not in self._constant]
+            if unknown and all(self._constant.get(n, True) for n in inputs):
+                todo.append(unknown[0])
+                continue
+            given = one.op == "get_attr" and (one.target in self.aten.frozen or one.target in self.sources)
+            self._constant[todo.pop()] = given or (bool(inputs) and all(self._constant.get(n) for n in inputs))
+        return self._constant[node]
 
     def copy(self, node: fx.Node) -> fx.Node:
         """The recipe's node for a constant node of the main graph; what it needs is copied with it."""

@@ -38,6 +38,12 @@ _OTHERS = """
 """
 CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
 """Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""
+torch.library.define(
+    "firebrick::draw",
+    "(Tensor? x, int size, SymInt count, int blocks, int device) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)  # what the host program asks the generator for before kernels that draw eager's numbers for dropout
+_DRAW = ["call", "firebrick::draw"]
 _RANDOM = frozenset(_FACTORIES.split())
 
 
@@ -164,13 +170,15 @@ def recorder_of(
     name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool
 ) -> Recorder | None:
     """What records a program, None where it can't be recorded."""
-    devices = {row[5] for row in table["slots"] if row[0] != "scratch"}
+    drawn = {out for step in table["steps"] if step[:2] == _DRAW for out in step[6]}
+    devices = {row[5] for k, row in enumerate(table["slots"]) if row[0] != "scratch" and k not in drawn}
     if not any(device.startswith("cuda") for device in devices):
         return None
     work, random, against = 0, False, "meets another device" if len(devices) > 1 else ""
     for kind, *row in table["steps"]:
-        work += kind in ("kernel", "call")
-        if kind == "call":
+        work += kind in ("kernel", "call") and [kind, row[0]] != _DRAW
+        random = random or [kind, *row[:1]] == _DRAW
+        if kind == "call" and row[0] != _DRAW[1]:
             schema = resolve("op", row[0])._schema
             stem = schema.name.removeprefix("aten::").removesuffix("_")
             against = against or ("" if stem in CALLS else f"calls {schema.name}")

@@ -11,7 +11,6 @@ import base64
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import selectors
 import subprocess
@@ -45,10 +44,8 @@ def triton_version() -> str:
     return "unknown"
 
 
-def build_cubins(
-    units: Sequence[Unit], folder: Path, workers: int, timeout: float, within: float = math.inf
-) -> dict[str, bytes]:
-    """The code of each unit by its name; `within` so many seconds, without those that are refused or not done then.
+def build_cubins(units: Sequence[Unit], folder: Path, workers: int, timeout: float) -> dict[str, bytes]:
+    """The code of each unit by its name.
 
     Raises:
         CompileError: there is no Triton, or it refused a kernel, or took longer than `timeout` seconds for one.
@@ -60,8 +57,8 @@ def build_cubins(
     missing = {keys[unit.name]: unit for unit in units if keys[unit.name] not in _built}
     if missing:
         with _lock:
-            _Build(missing, folder, workers, timeout, within).run()
-    return {name: _built[key] for name, key in keys.items() if key in _built}
+            _Build(missing, folder, workers, timeout).run()
+    return {name: _built[key] for name, key in keys.items()}
 
 
 def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
@@ -71,9 +68,8 @@ def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class _Build:
-    def __init__(self, units: dict[str, Unit], folder: Path, workers: int, timeout: float, within: float) -> None:
+    def __init__(self, units: dict[str, Unit], folder: Path, workers: int, timeout: float) -> None:
         self.waiting, self.folder, self.timeout = list(units.items()), folder, timeout
-        self.end, self.tried = time.monotonic() + within, within < math.inf
         _idle[:] = [worker for worker in _idle if worker.poll() is None]
         self.workers = [_idle.pop() if _idle else _start() for _ in range(min(workers, len(units)))]
         self.busy: dict[subprocess.Popen[str], tuple[str, Unit, float]] = {}
@@ -86,7 +82,7 @@ class _Build:
                 for worker in self.workers:
                     ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
                     self._ask(worker)
-                while self.busy and time.monotonic() < self.end:
+                while self.busy:
                     for key, _ in ready.select(1.0):
                         worker = key.data
                         if worker in self.busy:
@@ -95,7 +91,7 @@ class _Build:
                     for _, unit, deadline in self.busy.values():
                         if time.monotonic() > deadline:
                             raise CompileError(f"Triton took more than {self.timeout} s for {unit.kernels[0]}")
-            whole = not self.busy
+            whole = True
         finally:
             for worker in self.workers:
                 _idle.append(worker) if whole else worker.kill()
@@ -129,8 +125,6 @@ class _Build:
             raise _ended(worker)
         answer = json.loads(line)
         if "error" in answer:
-            if self.tried:
-                return
             raise CompileError(f"Triton refused {unit.kernels[0]}: {answer['error']}")
         head = {"threads": answer["threads"], "shared": answer["shared"], "name": unit.flags[2]}
         head["dependent"] = "dependent" in unit.flags

@@ -148,6 +148,7 @@ class Target:
             and what tensors hold is copied to it.
         adds_bias: a library's convolution adds the bias in its own kernel.
         masks_parts: parts of a concatenation are read under masks where it is used, as launches cost more.
+        draws: most blocks of a kernel of eager's for dropout, whose numbers its kernels draw; 0: they draw none.
         numbers: short dtypes of which its kernels take a number in the CPU's memory by value.
         updated_as: short dtype -> the one in which elements are while several iterations add to them or raise them.
         library: op ("aten::mm", overload left out) -> function `(target, outs, *args, **kwargs)` that runs it; tensors
@@ -165,6 +166,7 @@ class Target:
     shares_memory = False
     adds_bias = True
     masks_parts = False
+    draws = 0
 
     # ------------------------------------------------------------ facts
 

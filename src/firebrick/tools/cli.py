@@ -310,12 +310,8 @@ def run(
 def cache_ls(as_json: Json = False) -> None:
     """List the entries, latest first."""
     rows = runtime.cache_entries(Config.from_env())
-    if as_json:
-        _print_json(rows)
-        return
-    for row in rows:
-        _say(f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}")
-    console.print(f"{len(rows)} entries")
+    lines = [f"{row['key'][:16]}  {row['bytes'] / 1024:8.0f} KiB  {row['age']:>8}  {row['name']}" for row in rows]
+    _tell(as_json, rows, "\n".join([*lines, f"{len(rows)} entries"]))
 
 
 @cache_app.command("clear", epilog="Example: `firebrick cache clear`")
@@ -331,14 +327,8 @@ def cache_why(
 ) -> None:
     """Say why the last compiles found nothing: what differed from the entry nearest to each."""
     rows = runtime.why_miss(Config.from_env(), key)
-    if as_json:
-        _print_json(rows)
-        return
-    for row in rows:
-        _say(f"{row['key'][:16]}  {row['age']:>8}  {row['name']}")
-        for line in row["why"]:
-            _say(f"    {line}")
-    console.print(f"{len(rows)} misses")
+    lines = ["\n    ".join([f"{row['key'][:16]}  {row['age']:>8}  {row['name']}", *row["why"]]) for row in rows]
+    _tell(as_json, rows, "\n".join([*lines, f"{len(rows)} misses"]))
 
 
 def main() -> None:

@@ -52,11 +52,19 @@ static void twice(void **args, unsigned program) {
     for (int i = 0; i < 4; i++) a[4 * program + i] *= 2;
 }
 
+/* What a kernel that draws is given: the state, here or where a graph finds it, elements together, and threads. */
+static void state(void **args, unsigned program) {
+    int64_t seed = (int64_t)args[0], offset = (int64_t)args[1], within = (int64_t)args[2];
+    float *out = args[5];
+    if (within >= 0) seed = *(int64_t *)args[0], offset = *(int64_t *)args[1] + within;
+    out[0] = (float)seed, out[1] = (float)offset, out[2] = (float)(int64_t)args[3], out[3] = (float)(int64_t)args[4];
+}
+
 static const struct {
     const char *name;
     void (*run)(void **, unsigned);
     int args;
-} kernels[] = {{"add", add, 3}, {"twice", twice, 1}};
+} kernels[] = {{"add", add, 3}, {"twice", twice, 1}, {"state", state, 6}};
 
 int cuInit(unsigned flags) { return 0; }
 int cuDeviceGet(int *device, int index) { return *device = index, index > 1 ? 101 : 0; }
@@ -67,7 +75,7 @@ int cuCtxPopCurrent_v2(void **context) { return *context = current, current = (v
 int cuModuleLoadData(void **module, const char *image) { return *module = (void *)image, strcmp(image, "cubin") ? 200 : 0; }
 int cuModuleUnload(void *module) { return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (strcmp(kernels[i].name, name) == 0) return *function = (void *)&kernels[i], 0;
     }
     return 500;
@@ -175,3 +183,23 @@ int cuEventRecord(void *event, void *stream) { return 0; }
 int cuEventQuery(void *event) { return 0; }
 int cuEventElapsedTime(float *ms, void *from, void *to) { return *ms = took, 0; }
 int cuEventDestroy_v2(void *event) { return free(event), 0; }
+
+/* In place of torch's generator: what draws within a capture are told is where replays find the state. */
+static int64_t generator[2] = {7, 0}, replayed[2], in_graph;
+typedef struct {
+    uint64_t seed, offset, within, captured;
+} State;
+State _ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm(void *of, uint64_t more) {
+    int64_t *offset = capturing == NULL ? &generator[1] : &in_graph;
+    const int64_t before = *offset;
+    *offset += (int64_t)more;
+    if (capturing == NULL) return (State){7, (uint64_t)before, 0, 0};
+    return (State){(uint64_t)&replayed[0], (uint64_t)&replayed[1], (uint64_t)before, 1};
+}
+int64_t fake_offset(int64_t offset) { return in_graph = 0, generator[1] = offset; }
+/* What torch does before it replays a graph. */
+void fake_replay(void *graph) {
+    memcpy(replayed, generator, sizeof replayed);
+    generator[1] += in_graph;
+    cuGraphLaunch(graph, NULL);
+}

@@ -46,7 +46,7 @@ def _interpreter():
         import triton.language as tl
         from triton.runtime import JITFunction, interpreter
     # torch may have imported triton before, for the compiler.
-    for module in (tl, tl.standard, tl.math):
+    for module in (tl, tl.standard, tl.math, tl.random):
         for name, value in list(vars(module).items()):
             if isinstance(value, JITFunction):
                 setattr(module, name, interpreter.InterpretedFunction(value.fn))

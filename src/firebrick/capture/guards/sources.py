@@ -356,16 +356,23 @@ class BuiltinItem(Source):
     @property
     def applied(self) -> Any:  # type: ignore[override]
         """The container's own `__getitem__` with the key."""
-        return _Getter(self.kind, self.key)
+        return _Call(self.kind.__getitem__, self.key)
 
 
 @dataclass(frozen=True, slots=True)
-class _Getter:
-    kind: Any
+class _Call:
+    function: Any
     key: Any
 
-    def __call__(self, container: Any) -> Any:
-        return self.kind.__getitem__(container, self.key)
+    def __call__(self, base: Any) -> Any:
+        return self.function(base, self.key)
+
+
+def _held_by_class(cls: type, name: str) -> Any:
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name]
+    raise AttributeError(f"{cls.__name__} has no {name}")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -413,18 +420,7 @@ class ClassAttr(Source):
     @property
     def applied(self) -> Any:  # type: ignore[override]
         """The look through the bases."""
-        return _ClassGetter(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _ClassGetter:
-    name: str
-
-    def __call__(self, cls: type) -> Any:
-        for owner in cls.__mro__:
-            if self.name in owner.__dict__:
-                return owner.__dict__[self.name]
-        raise AttributeError(f"{cls.__name__} has no {self.name}")
+        return _Call(_held_by_class, self.name)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

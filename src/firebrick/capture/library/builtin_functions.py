@@ -32,7 +32,7 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
-from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.classes import ClassValue, fill
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue, of_list
@@ -372,14 +372,8 @@ def _tuple(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles_each(dict, collections.OrderedDict, collections.defaultdict)
 def _mapping(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    mapping = DictValue({}, cls=cls)
-    if cls is collections.defaultdict:
-        mapping.factory, args = args[0] if args else NONE, args[1:]
-    for other in args:
-        for key, item in pairs_of(interp, other):
-            mapping.set_item(interp, key, item)
-    for name, item in kwargs.items():
-        mapping.set_item(interp, ConstantValue(name), item)
+    mapping = DictValue({}, cls=cls, factory=NONE if cls is collections.defaultdict else None)
+    fill(interp, mapping, args, kwargs)
     return mapping
 
 
@@ -502,23 +496,15 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(divmod, args, kwargs)
 
 
-@handles(print)
-def _print(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not all(arg.realize().is_constant() or is_late(arg.realize()) for arg in (*args, *kwargs.values())):
-        raise Break("unsupported-call", "print() of a tensor or object", fix="print after the compiled function")
-    if interp.tracer.effects.global_value(vars(sys), "stdout") is not None:
+@handles_each(print, warnings.warn)
+def _says(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    late = is_late if function is print else lambda value: False
+    if not all(arg.realize().is_constant() or late(arg.realize()) for arg in (*args, *kwargs.values())):
+        text = f"{function.__name__}() of a tensor or object"
+        raise Break("unsupported-call", text, fix=f"call {function.__name__} after the compiled function")
+    if function is print and interp.tracer.effects.global_value(vars(sys), "stdout") is not None:
         raise Break("unsupported-call", "print() to what sys.stdout was set to")
-    interp.tracer.effects.later(print, args, dict(kwargs))
-    return NONE
-
-
-@handles(warnings.warn)
-def _warn(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
-        raise Break("unsupported-call", "warnings.warn() with a value that is not known")
-    interp.tracer.effects.later(
-        warnings.warn, args, {name: arg for name, arg in kwargs.items() if name != "stacklevel"}
-    )
+    interp.tracer.effects.later(function, args, {name: arg for name, arg in kwargs.items() if name != "stacklevel"})
     return NONE
 
 

@@ -25,7 +25,6 @@ from firebrick.capture.library.known_callables import (
 )
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
-from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
@@ -65,16 +64,6 @@ def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 TRANSPARENT.update((inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction))
 TRANSPARENT.update((inspect.iscoroutinefunction, inspect._has_code_flag))  # type: ignore[attr-defined]
-
-
-@handles(dataclasses.fields)
-def _fields(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].realize()
-    cls = value.python_type() if isinstance(value, ObjectValue) else value.as_constant()
-    try:
-        return interp.tracer.fresh(dataclasses.fields(cls))
-    except TypeError as error:
-        interp.raise_real(error)
 
 
 @handles_each(
@@ -131,6 +120,5 @@ handles_all(
             inspect.getfullargspec(real_callable(args[0]))
         ),
         inspect.unwrap: lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))),
-        typing.cast: lambda interp, args, kwargs: args[1],
     }
 )

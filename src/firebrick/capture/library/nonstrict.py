@@ -6,6 +6,7 @@ Containers are taken apart at the call, and a module's parameters and buffers be
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from torch.nn.utils import stateless
@@ -78,13 +79,6 @@ class _Arguments:
             raise Break("unsupported-call", f"a function marked with nonstrict_trace takes {value.describe()}")
         return value.as_constant()
 
-    def state(self, module: ModuleValue, path: str) -> Value:
-        """A parameter or buffer of a module."""
-        owner: Value = module
-        for part in path.split("."):
-            owner = owner.get_attr(self.interp, part).realize()
-        return owner
-
 
 def call_nonstrict(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """The call as one node."""
@@ -94,6 +88,7 @@ def call_nonstrict(interp: Interpreter, function: Any, args: Args, kwargs: Kwarg
         (value.obj, [name for name, _ in (*value.obj.named_parameters(), *value.obj.named_buffers())])
         for value in taken.modules.values()
     ]
-    owned = [taken.state(taken.modules[id(module)], name) for module, names in states for name in names]
+    step: Any = lambda owner, part: owner.get_attr(interp, part).realize()  # noqa: E731
+    owned = [reduce(step, name.split("."), taken.modules[id(module)]) for module, names in states for name in names]
     target = Opaque(getattr(function, "__wrapped__", function), arguments, states)
     return interp.tracer.graph.call(interp, "call_function", target, [*taken.tensors, *owned], {})

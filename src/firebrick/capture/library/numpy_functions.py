@@ -292,14 +292,11 @@ def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
         or (isinstance(value, (ArrayValue, ConstantValue)) and not is_none(value))
     }
     together = [one for name in row.promote if name in operands for one in _listed(operands[name])]
-    common = None
-    if together:
-        common = _common_dtype(together)
+    common = _common_dtype(together) if together else None
     for name, value in operands.items():
-        dtype = common if name in row.promote else None
         tensors: list[Value] = []
         for one in _listed(value):
-            wanted = _own_dtype(one) if dtype is None else dtype
+            wanted = (name in row.promote and common) or _own_dtype(one)
             if row.floating and wanted.kind in "biu":
                 wanted = np.dtype(np.float64)
             tensors.append(_as_tensor(interp, one, wanted))

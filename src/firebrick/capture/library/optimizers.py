@@ -17,11 +17,13 @@ from torch.optim import optimizer
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
-from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
@@ -36,33 +38,9 @@ def get_value(x):
 replaces(optimizer._stack_if_compiling)(lambda x: x)
 
 
-def addcdiv_(self, tensor1, tensor2, *, value):
-    return self.add_(tensor1.mul(value).div(tensor2))
-
-
-def addcmul_(self, tensor1, tensor2, *, value):
-    return self.add_(tensor1.mul(value).mul(tensor2))
-
-
-def add_(self, other, *, alpha):
-    return self.add_(other * alpha)
-
-
-def sub_(self, other, *, alpha):
-    return self.sub_(other * alpha)
-
-
 def foreach_addcdiv_(self, tensors1, tensors2, scalars):
     for each, tensor1, tensor2, value in zip(self, tensors1, tensors2, scalars):
         each.add_(tensor1.mul(value).div(tensor2))
-
-
-def fused_adam_(params, grads, averages, squares, largest, steps, **settings):
-    adam_step(params, grads, averages, squares, largest, steps, False, **settings)
-
-
-def fused_adamw_(params, grads, averages, squares, largest, steps, **settings):
-    adam_step(params, grads, averages, squares, largest, steps, True, **settings)
 
 
 def adam_step(
@@ -93,23 +71,27 @@ def _without_scale(kernel: Any, interp: Interpreter, args: Args, kwargs: Kwargs)
     scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
     if any(isinstance(value, TensorValue) for value in scale):
         return _fused(interp, args, kwargs)
-    written_out: Any = fused_adam_ if kernel is torch._fused_adam_ else fused_adamw_
-    return interp.tracer.function(written_out).call(interp, args, kwargs)
+    decoupled = ConstantValue(kernel is torch._fused_adamw_)
+    return interp.tracer.function(adam_step).call(interp, [*args, decoupled], kwargs)  # type: ignore[arg-type]
 
 
-def _with_tensor(
-    name: str, number: str, written_out: Any, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
-) -> Value:
-    """A method whose factor is a number of Python; given a tensor it would read it."""
-    if number in kwargs and isinstance(kwargs[number].realize(), TensorValue):
+_WITH_NUMBER: Mapping[str, tuple[str, Any]] = {
+    "addcdiv_": ("value", lambda self, one, two, *, value: self.add_(one.mul(value).div(two))),
+    "addcmul_": ("value", lambda self, one, two, *, value: self.add_(one.mul(value).mul(two))),
+    "add_": ("alpha", lambda self, other, *, alpha: self.add_(other * alpha)),
+    "sub_": ("alpha", lambda self, other, *, alpha: self.sub_(other * alpha)),
+}
+"""Method -> its number of Python, and the same for a tensor, which the method would read."""
+
+
+def _with_number(name: str, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    number, written_out = _WITH_NUMBER[name]
+    if isinstance(kwargs.get(number, NONE).realize(), TensorValue):
         return interp.tracer.function(written_out).call(interp, (value, *args), kwargs)
     return interp.tracer.graph.call(interp, "call_method", name, (value, *args), kwargs)
 
 
-for _name, _number in {"addcdiv_": "value", "addcmul_": "value", "add_": "alpha", "sub_": "alpha"}.items():
-    TENSOR_METHODS[_name] = partial(_with_tensor, _name, _number, globals()[_name])
-
-_FOREACH_ADDCDIV: Any = foreach_addcdiv_
+TENSOR_METHODS.update({name: partial(_with_number, name) for name in _WITH_NUMBER})
 
 
 @handles(torch._foreach_addcdiv_)
@@ -118,5 +100,5 @@ def _foreach_addcdiv(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(scalars, SequenceValue) and any(
         isinstance(s.realize(), TensorValue) for s in scalars.iterate(interp)
     ):
-        return interp.tracer.function(_FOREACH_ADDCDIV).call(interp, args, kwargs)
+        return interp.tracer.function(foreach_addcdiv_).call(interp, args, kwargs)  # type: ignore[arg-type]
     return interp.tracer.graph.call(interp, "call_function", torch._foreach_addcdiv_, args, kwargs)

@@ -66,18 +66,12 @@ def until(function, sentinel):
 
 
 @replaces("split_group")
-def split_group(error, classes):
+def split_group(error, classes, inner=False):
     if isinstance(error, classes):
-        match = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
-        return None, match
+        return None, error if inner or isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
     if not isinstance(error, BaseExceptionGroup):
         return error, None
-    parts = [
-        split_group(inner, classes)
-        if isinstance(inner, BaseExceptionGroup)
-        else ((None, inner) if isinstance(inner, classes) else (inner, None))
-        for inner in error.exceptions
-    ]
+    parts = [split_group(one, classes, True) for one in error.exceptions]
     items = []
     for column in zip(*parts):  # noqa: B905  pairs
         chosen = [part for part in column if part is not None]
@@ -104,9 +98,7 @@ def module_to(module, *args, **kwargs):
 replaces(torch.equal)(lambda input, other, /: input.shape == other.shape and bool((input == other).all()))
 
 
-@replaces(torch.allclose)
-def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
+replaces(torch.allclose)(lambda input, other, *args, **kwargs: bool(torch.isclose(input, other, *args, **kwargs).all()))
 
 
 @replaces(torch.istft)
@@ -246,6 +238,6 @@ def linear_dynamic(x, packed, reduce_range=False, relu=False):
     return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, relu)
 
 
-@replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)
-def linear_relu_dynamic(x, packed, reduce_range=False):
-    return linear_dynamic(x, packed, reduce_range, True)
+replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)(
+    lambda x, packed, reduce_range=False: linear_dynamic(x, packed, reduce_range, True)
+)

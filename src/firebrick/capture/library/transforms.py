@@ -502,13 +502,9 @@ def _tied(module: torch.nn.Module) -> dict[str, list[str]]:
     return {name: names for names in groups.values() for name in names}
 
 
-def _replace(
-    interp: Interpreter, module: ModuleValue, path: str, value: Value, replaced: list[tuple[Any, str, Any]]
-) -> None:
+def _replace(interp: Interpreter, module: Any, path: str, value: Value, replaced: list[tuple[Any, str, Any]]) -> None:
     *parts, name = path.split(".")
-    owner: Value = module
-    for part in parts:
-        owner = owner.get_attr(interp, part).realize()
+    owner: Value = functools.reduce(lambda one, part: one.get_attr(interp, part).realize(), parts, module)
     if not isinstance(owner, ModuleValue) or (name not in owner.obj._parameters and name not in owner.obj._buffers):
         raise Break("unsupported-call", f"functional_call() with {path}, which is no parameter or buffer")
     before = owner.own(interp, name).realize()

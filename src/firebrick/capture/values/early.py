@@ -172,20 +172,26 @@ class EarlyReads:
             program.output(copies[value.node])
             self.guards.equals(Applied(large.source, Program(fx.GraphModule(root, program), read), _SHOWN), number)
 
-    def numbers(self, args: Args, kwargs: Kwargs) -> tuple[list[Value], dict[str, Value]] | None:
-        """Arguments of a call with numbers for the tensors of one integer that are known; None if there are none."""
-        before = self.count
-        given = [self._number(arg) for arg in args], {name: self._number(arg) for name, arg in kwargs.items()}
-        return given if self.count > before else None
+    def numbers(
+        self, args: Args, kwargs: Kwargs, read_size: Callable[[TensorValue], Value | None]
+    ) -> tuple[list[Value], dict[str, Value]] | None:
+        """Arguments of a call with numbers for the tensors of one integer that may be read; None if there are none."""
+        replaced = False
 
-    def _number(self, value: Value) -> Value:
-        value = value.realize()
-        if isinstance(value, TensorValue) and not value.fake.dim() and not value.fake.is_floating_point():
-            number = self.read(value)
-            return value if number is None else ConstantValue(number)
-        if type(value) in (TupleValue, ListValue):
-            return type(value)([self._number(item) for item in value.items])  # type: ignore[attr-defined,arg-type]
-        return value
+        def number(value: Value) -> Value:
+            nonlocal replaced
+            value = value.realize()
+            if isinstance(value, TensorValue) and not value.fake.dim() and not value.fake.is_floating_point():
+                read = self.read(value)
+                found = read_size(value) if read is None else ConstantValue(read)
+                replaced |= found is not None
+                return found or value
+            if type(value) in (TupleValue, ListValue):
+                return type(value)([number(item) for item in value.items])  # type: ignore[attr-defined,arg-type]
+            return value
+
+        given = [number(arg) for arg in args], {name: number(arg) for name, arg in kwargs.items()}
+        return given if replaced else None
 
 
 def _name_of(node: fx.Node) -> str:

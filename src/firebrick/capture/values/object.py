@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
+from collections import namedtuple
 from collections.abc import MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +47,7 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 
 
 _CACHED = type(functools.lru_cache(lambda: None))
+_FIELD = type(vars(namedtuple("_One", "field"))["field"])
 _ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, _CACHED)
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
@@ -95,6 +97,8 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)
+    if type(found) is _FIELD and isinstance(instance, ObjectValue) and isinstance(instance.storage, TupleValue):
+        return instance.storage.items[found.__reduce__()[1][0]]
     getter, _ = interp.lookup(type(found), "__get__")
     if isinstance(getter, types.FunctionType):
         return tracer.known(found).call_method(interp, "__get__", [instance, tracer.known(instance.python_type())], {})

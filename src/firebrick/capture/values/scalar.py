@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.packed import number_at, place_of
 from firebrick.capture.values.base import NotConstant, UnknownValue, Value
 from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue
 from firebrick.capture.values.early import as_tuple
@@ -136,9 +137,12 @@ def read_size(interp: Interpreter, value: TensorValue) -> Value | None:
     known = value.fake.is_complex() or getattr(value.fake, "constant", None) is not None
     if known or not graph.sizes.sizes.takes_data or not _is_readable(interp, value):
         return None
-    size = graph.call(interp, "call_function", as_size, [value], {}).realize()
-    assert isinstance(size, TensorValue)
-    return size_value(size.fake.shape[0] - SHIFT, graph.sizes)
+    number = number_at(graph, value.fake)
+    if number is None:
+        size = graph.call(interp, "call_function", as_size, [value], {}).realize()
+        assert isinstance(size, TensorValue)
+        number = graph.numbers[place_of(value.fake)] = size.fake.shape[0] - SHIFT
+    return size_value(number, graph.sizes)
 
 
 def read(interp: Interpreter, value: TensorValue) -> Value | None:

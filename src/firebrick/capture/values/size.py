@@ -305,7 +305,9 @@ _ONE = torch.zeros(1)
 
 
 def size_value(size: Any, nodes: SizeNodes) -> Value:
-    """The value of a SymInt."""
+    """The value of a SymInt or number."""
+    if isinstance(size, int):
+        return ConstantValue(size)
     expr = nodes.sizes.settled(size.node.expr)
     return SizeValue(expr, nodes) if expr.terms else ConstantValue(expr.const)
 

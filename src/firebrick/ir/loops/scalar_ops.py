@@ -177,6 +177,7 @@ _OPS = (
     ),
     # Selection and conversion
     ScalarOp("where", 3, "same", _ANY, torch.where, "b where a, a b8, holds, else c"),
+    ScalarOp("drawn", 7, "bool", "int", _cast, "whether the word that eager draws for element a is below g", 30),
     ScalarOp("to", 1, "cast", _ANY, _cast, "conversion to the node's dtype, as Tensor.to"),
 )
 

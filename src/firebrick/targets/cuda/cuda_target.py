@@ -18,7 +18,7 @@ from firebrick.targets.base import CALL, Choice, FusionFacts, Target
 from firebrick.targets.cuda.attention import Attention, attention_text, plan_attention
 from firebrick.targets.cuda.beside import side_by_side, steady_params
 from firebrick.targets.cuda.convolutions import convolution_form
-from firebrick.targets.cuda.facts import read_facts
+from firebrick.targets.cuda.facts import read_facts, tells_state
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
 from firebrick.targets.cuda.search import Search
@@ -47,7 +47,8 @@ _first_card = lru_cache(maxsize=1)(read_facts)
 def find_card(config: Config) -> CudaTarget | None:
     """The GPU of this machine; None if it has none."""
     card = _first_card()
-    return None if card is None else CudaTarget(card, config.numerics == "eager", config.autotune)
+    blocks = 0 if card is None or not tells_state() else card.multiprocessors * (card.threads // 256)
+    return None if card is None else CudaTarget(card, config.numerics == "eager", blocks)
 
 
 _BY_ROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
@@ -64,11 +65,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CudaTarget(Target):
-    """A GPU: kernels are Triton text. exact: matmuls and attention have the library's bits. search: it is measured."""
+    """A GPU: kernels are Triton text. exact: matmuls and attention have the library's bits."""
 
     card: CardFacts
     exact: bool = False
-    search: bool = False
+    draws: int = 0
 
     name = "cuda"
     shares_memory = True
@@ -83,7 +84,7 @@ class CudaTarget(Target):
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
-        return self.card.key()
+        return self.card.key() + "-draws" * (self.draws > 0)
 
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""
@@ -107,7 +108,7 @@ class CudaTarget(Target):
 
     def side_by_side(self, steps: Steps, kernels: KernelTable, device: str, choose: Any = None) -> Steps:
         """The steps, with small launches of one kernel as one, and matmuls in the forms that `choose` measures."""
-        if self.search and not self.exact:
+        if choose is not None and not self.exact:
             steps = Search(steps, kernels, self, device).chosen(choose)
         return side_by_side(steps, kernels, self.card, device)
 
@@ -115,7 +116,7 @@ class CudaTarget(Target):
         """Matmuls and attention that the library does slowly. A check of indices stops the card where they lie, as in
         eager mode: to read them would mean to wait."""
         if call.op != CHECK:
-            made = None if self.exact or self.search else plan_product(call, buffers, self.card)
+            made = None if self.exact else plan_product(call, buffers, self.card)
             return made if made or self.exact else plan_attention(call, buffers, self.card)
         extremes, low, high, *_ = call.args
         assert isinstance(extremes, Ref)
@@ -127,10 +128,9 @@ class CudaTarget(Target):
         waits = DEPENDENT if self._is_dependent else ()
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
-        if isinstance(kernel.body, Product):
-            return product_text(name or kernel.name, kernel.body, kernel.params, waits[:1])
-        if isinstance(kernel.body, Attention):
-            return attention_text(name or kernel.name, kernel.body, waits)
+        if isinstance(kernel.body, Product | Attention):
+            write: Any = product_text if isinstance(kernel.body, Product) else attention_text
+            return write(name or kernel.name, kernel.body, waits)  # type: ignore[no-any-return]
         rest = {"dependent": self._is_dependent, "steady": steady}
         return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
 

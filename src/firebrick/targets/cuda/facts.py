@@ -16,6 +16,7 @@ class CardFacts:
 
     capability: 90 for 9.0. multiprocessors, registers, shared_bytes: how many there are, and what each of them has
     (of 32 bits; what one block may ask for). bandwidth: bytes a second of its memory. warp: threads that run in step.
+    threads: most of a multiprocessor at once.
     """
 
     capability: int
@@ -24,6 +25,7 @@ class CardFacts:
     bandwidth: int
     registers: int = 65536
     warp: int = 32
+    threads: int = 2048
 
     def key(self) -> str:
         """What generated code depends on, for cache keys."""
@@ -47,6 +49,7 @@ _ATTRIBUTES = {
     "warp": 10,
     "multiprocessors": 16,
     "memory_clock": 36,
+    "threads": 39,
     "bus_bits": 37,
     "major": 75,
     "minor": 76,
@@ -75,3 +78,11 @@ def read_facts(index: int = 0) -> CardFacts | None:
     # The clock is in kHz, and memory moves two words in a tick of it. Some drivers tell no clock.
     bandwidth = 2000 * clock * bits // 8 or CARDS[90 if capability >= 90 else 80].bandwidth
     return CardFacts(capability=capability, bandwidth=bandwidth, **read)
+
+
+def tells_state() -> bool:
+    """Whether torch tells the state that its kernels draw random numbers with (`native/cuda.c`)."""
+    try:
+        return hasattr(ctypes.CDLL("libtorch_cuda.so"), "_ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm")
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from struct import pack, unpack
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import ONE, ZERO, Expr, floordiv
+from firebrick.ir.index.expr import ONE, ZERO, Expr, floordiv, var
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
@@ -52,6 +52,7 @@ class PartWriter(Scopes):
         self.integer = "tl.int64" if wide else "tl.int32"
         self.results = {name: Term(name) for name in numbers}  # of folds; and arguments that are no addresses
         self.inside: dict[str, str] = {}  # dimension -> name of the mask of what is below its size
+        self.starts: dict[str, str] = {}  # dimension -> text of its elements in a block
         self.blocks: dict[str, int] = {}  # dimension -> elements, for those that are axes of the tile
         self.uses: dict[Value, int] = {}
         self.facts = Table()
@@ -121,6 +122,7 @@ class PartWriter(Scopes):
             raise InternalError(f"dimension {name} of {d.block} is no axis")
         depth = len(self.scopes) - 1
         self.line(f"{name} = {text}")
+        self.starts[name] = text
         self.vars[d.var] = Term(name, dims, depth)
         if d.masked:
             self.line(f"{name}_in = {name} < {self.index(d.size).operand}")
@@ -203,7 +205,32 @@ class PartWriter(Scopes):
             return term
         return Term(f"tl.full([], {term.text}, {type_name(dtype)})", term.dims, term.depth)
 
+    def _drawn(self, v: Op, args: list[Term]) -> Term:
+        """Whether a word is below a bound: one draw has those of four elements that lie together."""
+        element = v.args[0].expr if isinstance(v.args[0], Index) else ZERO
+        numbers, bound = ", ".join(a.text for a in args[1:-1]), args[-1].text
+        dims = [d for d in (*self.part.inner, *self.part.grid) if d.var in element.vars() and d.var.name in self.blocks]
+        along = next((d for d in dims if self._axis(d.var.name) == self.rank - 1 and d.block % 4 == 0), None)
+        rest = element - along.var if along is not None else element
+        if along is None or along.var in rest.vars() or (rest % 4) is not ZERO:
+            e = self.index(element)
+            whole = joined([e, *args[1:]])
+            text = e.text if e.dims else f"tl.full([], {e.text}, {self.integer})"
+            return Term(f"draw_one({text}, {numbers}) < {bound}", whole.dims, whole.depth, False)
+        name, at = along.var.name, self.vars[along.var]
+        four = var(f"{name}_four")
+        start, _, block = self.starts[name].rpartition("tl.arange")
+        quarter = block.replace(f"(0, {along.block})", f"(0, {along.block // 4})")
+        elements = Term(f"{start}4 * tl.arange{quarter}", at.dims, at.depth)
+        self.vars[four] = self.known.get(("four", name)) or self.named(("four", name), elements)
+        first = self.index(rest + four)
+        whole = joined([first, *args[1:]])
+        words = f"draw_four({first.text}, {numbers})"
+        return Term(f"tl.reshape({words}, {self._shape(whole.dims)}) < {bound}", whole.dims, whole.depth, False)
+
     def _op(self, v: Op, args: list[Term]) -> Term:
+        if v.name == "drawn":
+            return self._drawn(v, args)
         by = _inverse(v)
         if by is not None:
             v, args = Op(v.dtype, "mul", (v.args[0], by)), [args[0], self.value(by)]

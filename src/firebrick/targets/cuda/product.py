@@ -8,6 +8,7 @@ kernel before them still runs: they would be where that leaves room, two on some
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -232,8 +233,9 @@ class _Writer(PartWriter):
         self.close()
 
 
-def product_text(name: str, body: Product, params: Sequence[Param], waits: tuple[str, ...]) -> str:
+def product_text(name: str, body: Product, waits: tuple[str, ...]) -> str:
     """The text of a kernel."""
-    names = [p.name for p in params] + ["s0"] * (not body.grid[1].size.is_const)
-    lines = [*waits, *_Writer(body).lines("tl.program_id(0)")]
-    return "\n".join(["@triton.jit", f"def {name}({', '.join(names)}):", *("    " + s for s in lines)])
+    text = "\n".join("    " + s for s in (*waits[:1], *_Writer(body).lines("tl.program_id(0)")))
+    names = [f"a{k}" for k in range(1 + max(map(int, re.findall(r"\ba(\d+)\b", text))))]
+    names += ["s0"] * (not body.grid[1].size.is_const)
+    return f"@triton.jit\ndef {name}({', '.join(names)}):\n{text}"

@@ -21,7 +21,7 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
 from firebrick.targets.cuda.beside import touched
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed, values_of
-from firebrick.targets.cuda.product import TOTAL, Matmul, Tile, launch_of, matmul_of, plan_product
+from firebrick.targets.cuda.product import TOTAL, Matmul, Tile, launch_of, matmul_of
 from firebrick.targets.cuda.tile import Body
 
 if TYPE_CHECKING:
@@ -58,13 +58,10 @@ class Search:
         self.buffers = {b.name: b for b in table.program.buffers}
         self.kernels = {k.name: k for k in table.kernels()}
 
-    def chosen(self, choose: Callable[..., list[str]] | None) -> list[Any]:
-        """The steps with matmuls in the forms that `choose` names; without it, in those that are known to be fast."""
-        subjects, out = list(self.subjects()), [[s] for s in self.steps]
-        for s in subjects:
-            self.find_forms(s, choose is not None)
-        names = [next(iter(s.forms)) for s in subjects] if choose is None else choose(subjects)
-        for s, form in zip(subjects, names, strict=True):
+    def chosen(self, choose: Callable[..., list[str]]) -> list[Any]:
+        """The steps with matmuls in the forms that `choose` names."""
+        subjects, out = list(filter(self.find_forms, self.subjects())), [[s] for s in self.steps]
+        for s, form in zip(subjects, choose(subjects), strict=True):
             out[s.at], out[s.end] = [], s.forms[form]
             used = {n for step in s.forms[form] for n in names_in(step)}
             self.table.scratchpads += [pad for name, pad in s.pads.items() if name in used]
@@ -99,8 +96,8 @@ class Search:
         own = {b.name for b in self.buffers.values() if b.kind in ("temp", "output")} - {*mm.buffers}
         return not any(p.number or (p.written and (a not in own or p.name in read)) for a, p in pairs)
 
-    def find_forms(self, subject: Subject, measured: bool) -> None:
-        """Fill in the forms, those that are to be measured too."""
+    def find_forms(self, subject: Subject) -> bool:
+        """Fill in the forms, if all sizes are numbers."""
         mm, buffers, call = subject.mm, self.buffers, self.steps[subject.at]
         results = {mm.out} if subject.kept else set()
         after: list[Any] = self.steps[subject.end : subject.end + 1] if subject.end > subject.at else []
@@ -110,12 +107,10 @@ class Search:
         def launch(p: PlannedLaunch) -> Launch:
             return Launch(self.table.add(p, self.device), p.args, p.sizes, *about, p.grid, p.attributes)
 
-        odd = plan_product(call, buffers, self.card)
-        forms = subject.forms = {} if odd is None else {"kernel": [launch(odd), *after]}
-        forms["library"] = [call, *after]
+        forms = subject.forms = {"library": [call, *after]}
         every = list(dict.fromkeys([*mm.buffers, *(a for s in after for a in s.args)]))
-        if not measured or not all(n.is_const for b in every for n in (*buffers[b].shape, *buffers[b].strides)):
-            return
+        if not all(n.is_const for b in every for n in (*buffers[b].shape, *buffers[b].strides)):
+            return False
         subject.short = f"matmul of {' and '.join('x'.join(map(str, r.shape)) for r in mm.refs[:2])}"
         lines, body = [f"{every.index(r.buffer)} {replace(r, buffer='')}" for r in mm.refs], None
         for s in after:
@@ -139,6 +134,7 @@ class Search:
                 forms[form] = [launch(launch_of(mm, tile, stores, wide=body.wide))]
         given = {n: kinds[n] for n in every if n not in results and n != mm.out}
         subject.program = lambda form: self._program(forms[form], given, results, {**buffers, **subject.pads})
+        return True
 
     def _program(self, steps: list[Any], given: dict[str, str], results: set[str], buffers: Any) -> Schedule:
         """A program of a form alone: weights are its constants, what else it reads its inputs."""

@@ -221,6 +221,40 @@ HELPERS: Mapping[str, str] = {
     by = tl.where(b == 0, 1, b)
     rest = a % by
     return tl.where(b == 0, 0, tl.where((rest != 0) & ((rest < 0) != (by < 0)), rest + by, rest))""",
+    "eager_words": """def eager_words(element, seed, offset, within, together, threads):
+    # The four words of an element's draw, and which of them is its own. Replays of a graph find the state in memory.
+    # What stands for it else is the address itself: Triton may set the address's register to it before the load.
+    seed = tl.load(tl.cast(seed, tl.int64).to(tl.pointer_type(tl.int64)), within >= 0, seed)
+    offset = tl.load(tl.cast(offset, tl.int64).to(tl.pointer_type(tl.int64)), within >= 0, offset)
+    offset += tl.maximum(within, 0)
+    step, width = tl.cast(threads, element.dtype), tl.cast(together, element.dtype)
+    part = element // width
+    turn, thread = part // step, part % step
+    word = element % 4
+    if together == 1:
+        word = turn % 4
+        turn = turn // 4
+    elif together == 2:
+        word = element % 2
+    else:
+        turn = turn * (width // 4) + element % width // 4
+    start = offset // 4
+    low = turn.to(tl.uint32) + start.to(tl.uint32)
+    high = (start >> 32).to(tl.uint32) + (low < start.to(tl.uint32)).to(tl.uint32)
+    a, b, c, d = tl.philox(seed, low, high, thread.to(tl.uint32), tl.zeros_like(low))
+    return a, b, c, d, word""",
+    "draw_one": """def draw_one(element, seed, offset, within, together, threads):
+    a, b, c, d, word = eager_words(element, seed, offset, within, together, threads)
+    return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))""",
+    "draw_four": """def draw_four(first, seed, offset, within, together, threads):
+    # Those of four elements that lie together, as two dimensions.
+    a, b, c, d, word = eager_words(first, seed, offset, within, together, threads)
+    if together < 4:
+        a = draw_one(first, seed, offset, within, together, threads)
+        b = draw_one(first + 1, seed, offset, within, together, threads)
+        c = draw_one(first + 2, seed, offset, within, together, threads)
+        d = draw_one(first + 3, seed, offset, within, together, threads)
+    return tl.join(tl.join(a, c), tl.join(b, d))""",
     "exp_of": "def exp_of(a, near: tl.constexpr):\n    return tl.exp(a) if near else libdevice.exp(a)",
     "online_sum": """def online_sum(best, total, values, axis: tl.constexpr, near: tl.constexpr):
     high = tl.maximum(best, tl.reduce(values, axis, greatest_of), tl.PropagateNan.ALL)

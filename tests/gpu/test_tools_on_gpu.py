@@ -1,0 +1,84 @@
+"""Commands and files on a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import firebrick
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256)).cuda().eval()
+    return net, (torch.randn(512, 256, device="cuda"),)
+"""
+
+
+@pytest.fixture
+def firebrick_command(tmp_path):
+    (tmp_path / "subject_on_gpu.py").write_text(SUBJECT)
+
+    path = os.pathsep.join(str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
+
+    def run(*args):
+        command, env = [sys.executable, "-m", "firebrick", *args], {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_explain_and_report(firebrick_command, tmp_path):
+    shown = json.loads(firebrick_command("explain", "subject_on_gpu:make", "--json"))
+    assert shown
+    firebrick_command("explain", "subject_on_gpu:make", "--html", "page.html")
+    assert "tl.load" in (tmp_path / "page.html").read_text() or "LayerNorm" in (tmp_path / "page.html").read_text()
+
+
+def test_profile(firebrick_command):
+    shown = json.loads(firebrick_command("profile", "subject_on_gpu:make", "--json"))
+    assert shown["ceilings"]["gpu"] == "cuda:0"
+    rows = {row["name"]: row for row in shown["compiled_ops"]}
+    assert "the GPU waits" in rows
+    assert any(row["gflops"] > 0 for row in rows.values())
+    assert any(row["gbytes"] > 0 for row in rows.values())
+
+
+def test_doctor(firebrick_command):
+    assert torch.cuda.get_device_name() in " ".join(firebrick_command("doctor").split())
+
+
+LOAD = """
+import sys, torch, firebrick
+loaded = firebrick.load(sys.argv[1])
+x, want = torch.load(sys.argv[2])
+for _ in range(4):
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x.cuda()).cpu(), want, rtol=1e-3, atol=1e-4)
+print(firebrick.stats()["counts"].get("units built", 0))
+"""
+
+
+def test_bundles(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda().eval()
+    x = torch.randn(32, 64, device="cuda")
+    compiled = firebrick.compile(net)
+    with torch.no_grad():
+        want = compiled(x)
+    firebrick.save(compiled, tmp_path / "net.fb")
+    torch.save((x.cpu(), want.cpu()), tmp_path / "case.pt")
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "net.fb"), str(tmp_path / "case.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "0"
