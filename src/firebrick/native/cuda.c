@@ -131,15 +131,32 @@ int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch) {
     return status <= 0 ? status : fb_cuda_done(fb_cuda_driver.set_kernel(graph, node, &row), "kernel of a graph");
 }
 
-/* torch's generator of a device, which lasts; NULL with an exception set. Needs the GIL. */
-static void *generator_of(int index) {
-    static void *generators[MOST_CARDS];
-    if (generators[index] != NULL || stands_in) return stands_in ? &stands_in : generators[index];
+/* A number that an object of Python's tells; 0 with an exception set where it doesn't. Takes the reference. */
+static uint64_t told_by(PyObject *made) {
+    const uint64_t value = made == NULL ? 0 : PyLong_AsUnsignedLongLong(made);
+    Py_XDECREF(made);
+    return value;
+}
+
+/* What a kernel would draw with that takes so much of torch's generator; exceptions may be set. Needs the GIL. Within a
+   capture only torch itself knows; elsewhere it is asked by Python, since what it throws from C++ would end the process. */
+static RandomState drawn_from(int index, uint64_t more, int captures) {
+    RandomState state = {0};
     PyObject *cuda = PyImport_ImportModule("torch.cuda"), *all = cuda == NULL ? NULL : PyObject_GetAttrString(cuda, "default_generators");
-    PyObject *generator = all == NULL ? NULL : PySequence_GetItem(all, index), *address = generator == NULL ? NULL : PyObject_GetAttrString(generator, "_cdata");
-    if (address != NULL) generators[index] = PyLong_AsVoidPtr(address);
-    Py_XDECREF(address), Py_XDECREF(generator), Py_XDECREF(all), Py_XDECREF(cuda);
-    return generators[index];
+    PyObject *generator = all == NULL ? NULL : PySequence_GetItem(all, index);
+    if (generator != NULL && !captures) {
+        state.seed = told_by(PyObject_CallMethod(generator, "initial_seed", NULL));
+        state.offset = PyErr_Occurred() ? 0 : told_by(PyObject_CallMethod(generator, "get_offset", NULL));
+        PyObject *done = PyErr_Occurred() ? NULL : PyObject_CallMethod(generator, "set_offset", "K", (unsigned long long)(state.offset + more));
+        Py_XDECREF(done);
+    } else if (generator != NULL || stands_in) {
+        PyErr_Clear();
+        void *address = generator == NULL ? &stands_in : (void *)(uintptr_t)told_by(PyObject_GetAttrString(generator, "_cdata"));
+        if (random_state == NULL) PyErr_SetString(PyExc_RuntimeError, "this torch does not tell what a capture draws with");
+        else if (!PyErr_Occurred()) state = random_state(address, more);
+    }
+    Py_XDECREF(generator), Py_XDECREF(all), Py_XDECREF(cuda);
+    return state;
 }
 
 /* Arguments of the call: a tensor whose memory is the caller's, bytes of an element, elements, most blocks, device. */
@@ -158,11 +175,10 @@ int fb_cuda_draw(const Program *program, Space *space, const Step *step) {
     while (device < program->device_count - 1 && (program->devices[device].machine != &fb_cuda || program->devices[device].index != index)) device++;
     const FbWork *work = &space->work[device];
     fb_gil_take(space);
-    void *generator = random_state == NULL ? NULL : generator_of(index);
     const int turned = turn_to(work), told = fb_cuda_driver.capture_info(work->stream, &captures, &id, &graph, &nodes, &edges, &node_count);
-    if (generator != NULL && told == 0 && count > 0) state = random_state(generator, 4 * (uint64_t)((count - 1) / (4 * threads) + 1));
+    if (told == 0 && count > 0) state = drawn_from(index, 4 * (uint64_t)((count - 1) / (4 * threads) + 1), captures);
     turn_back(turned, 0);
-    if (generator == NULL || told != 0) return fb_torch_error("torch does not tell the state of its random numbers"), -1;
+    if (told != 0 || PyErr_Occurred()) return fb_torch_error("a stream does not tell whether it captures"), -1;
     if (released) fb_gil_release(space);
     if (args[0].kind == ARG_VIEW) {
         const View *view = &program->views[args[0].view];

@@ -224,6 +224,35 @@ def test_a_call_takes_what_eager_would(driver, log):
     assert seen(run(x)) == [[7, 56, 4, 512], [7, 68, 2, 256]]
 
 
+def test_torch_is_asked_by_python_outside_of_captures(driver, log, monkeypatch):
+    """What it throws from C++, as while another thread captures, would end the process."""
+
+    class Generator:
+        offset, broken = 40, False
+
+        def initial_seed(self):
+            return 9
+
+        def get_offset(self):
+            if self.broken:
+                raise RuntimeError("while a stream captures")
+            return self.offset
+
+        def set_offset(self, offset):
+            self.offset = offset
+
+    made = Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (made,))
+    run = executable(two_draws(), k=module("state"))
+    x = torch.randn(1001)
+    assert seen(run(x)) == [[9, 40, 4, 512], [9, 52, 2, 256]]
+    assert made.offset == 56
+    made.broken = True
+    with pytest.raises(RuntimeError, match="while a stream captures"):
+        run(x)
+    assert made.offset == 56
+
+
 def test_an_input_at_an_odd_place(driver, log):
     run = executable(two_draws(0), Recording(driver, session=object()), True, k=module("state"))
     driver.fake_offset(0)
