@@ -26,8 +26,8 @@ from firebrick.runtime.triton_build import build_cubins, triton_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_KERNELS, _MEASURING = 40, 30.0
-"""Kernels that each process compiles, a minute's work, and seconds of measuring: what is left over is as by default."""
+_SUBJECTS, _MEASURING = 3, 30.0
+"""Subjects for each process, a minute's work, and seconds of measuring: what is left over is as by default."""
 _IN_TURN, _CALLS, _ROUNDS = 96 << 20, (16, 40), 20
 """Bytes of weights that take turns, twice the largest level 2 cache of today's cards, calls in a graph, its replays."""
 _ULPS, _EPS = 8.0, {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
@@ -37,8 +37,8 @@ _ULPS, _EPS = 8.0, {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 class StepSearch:
     """Chooses for one compile. tuner: keeps choices. generate: makes the artifact of a schedule."""
 
-    def __init__(self, tuner: Any, generate: Callable[[Any], Artifact], config: Any) -> None:
-        self.tuner, self.generate, self.config = tuner, generate, config
+    def __init__(self, tuner: Any, generate: Callable[..., Artifact], targets: Any, config: Any) -> None:
+        self.tuner, self.generate, self.targets, self.config = tuner, generate, targets, config
 
     def __call__(self, subjects: Sequence[Any]) -> list[str]:
         """The form of each that is fastest here."""
@@ -78,14 +78,14 @@ class StepSearch:
     def _built(self, subjects: Sequence[Any]) -> list[dict[str, Artifact]]:
         """The artifacts of all forms of subjects, of as many as there is time for; none if Triton refuses a kernel."""
         many, number, every = workers(self.config), itertools.count(), list[dict[str, Artifact]]()
-        for s in subjects[: max(1, _KERNELS * many // max(1, *(len(s.forms) for s in subjects), 1))]:
-            made = {form: self.generate(s.program(form)) for form in s.forms}
-            units = {f: tuple([replace(u, name=f"u{next(number)}") for u in a.units]) for f, a in made.items()}
-            every.append({f: replace(a, units=units[f]) for f, a in made.items()})
+        for s in subjects[: _SUBJECTS * many]:
+            made = {form: self.generate(s.program(form), self.targets, self.config) for form in s.forms}
+            named = {f: tuple([replace(u, name=f"u{next(number)}") for u in a.units]) for f, a in made.items()}
+            every.append({f: replace(a, units=named[f]) for f, a in made.items()})
+        units = [u for forms in every for a in forms.values() for u in a.units]
         with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
             try:
-                all_units = [u for forms in every for a in forms.values() for u in a.units]
-                code = build_cubins(all_units, Path(folder), many, self.config.build_timeout)
+                code = build_cubins(units, Path(folder), many, self.config.build_timeout)
             except FirebrickError as error:
                 recorder.reason("not tuned", str(error))
                 return []

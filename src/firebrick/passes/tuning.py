@@ -55,7 +55,6 @@ class Tuner:
     ) -> None:
         self.build, self.load, self.fetch, self.ground, self.measured = build, load, fetch, ground, measured
         self.spent = 0.0
-        self.steps: Any = None
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""

@@ -149,7 +149,7 @@ def test_the_fastest_form_is_taken_and_kept_unless_it_is_wrong(monkeypatch):
     monkeypatch.setattr(cuda_search, "build_cubins", built)
     monkeypatch.setattr(cuda_search, "chosen", {})
     tuner = SimpleNamespace(ground="", fetch=fetch, load=load)
-    choose = cuda_search.StepSearch(tuner, lambda s: host.generate(s, {"cpu": target}, Config()), Config())
+    choose = cuda_search.StepSearch(tuner, host.generate, {"cpu": target}, Config())
     assert choose(subjects * 2) == ["64x32x64 in 2"] * 2
     assert timed == [["library", "32x64x32 in 4", "64x32x64 in 2"]]
     monkeypatch.setattr(cuda_search, "chosen", {})

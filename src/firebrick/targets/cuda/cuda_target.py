@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
-    from firebrick.targets.base import KernelTable, Steps
+    from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
 
 
@@ -106,9 +106,9 @@ class CudaTarget(Target):
         del facts
         return plan_group(work, self.card)
 
-    def side_by_side(self, steps: Steps, kernels: KernelTable, device: str, choose: Any = None) -> Steps:
+    def side_by_side(self, steps: list[Any], kernels: KernelTable, device: str, choose: Any = None) -> list[Any]:
         """The steps, with small launches of one kernel as one, and matmuls in the forms that `choose` measures."""
-        if choose is not None and not self.exact:
+        if choose and not self.exact:
             steps = Search(steps, kernels, self, device).chosen(choose)
         return side_by_side(steps, kernels, self.card, device)
 

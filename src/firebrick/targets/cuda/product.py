@@ -140,7 +140,9 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     if mm is None or call.op == "aten::bmm.out" or mm.dtype == "f32" or any(len(r.shape) > 1 for r in mm.refs[2:]):
         return None
     whole, (_, rows, columns), (x, y, *_) = _WIDE // _BYTES[mm.dtype], mm.sizes, mm.refs
-    quick = _quick(x, 0, whole) and _quick(y, 1, whole)
+    # What is summed over lies element beside element, in rows that begin at multiples of 16 bytes.
+    steps = [(*x.strides, x.offset), (*y.strides[::-1], y.offset)]
+    quick = all(one is ONE and other.const % whole == at.const % whole == 0 for other, one, at in steps)
     # Small ones are as fast in the library, whose kernels for few rows split the depth.
     small = columns.const < 1024 or mm.depth < 64 or (rows.is_const and rows.const < 16)
     if columns.const % whole == 0 or not quick or small or x.buffer == y.buffer:
@@ -154,12 +156,6 @@ def merges(rows: int, depth: int, columns: list[int], nbytes: int) -> bool:
     On an H100, us, three and one: 128 x 768 by 768 x 3: 11.0, 4.5; 1,024 x 768 by the same: 18.4, 10.4; 128 x 2,048 by
     2,048 x 3: 18.7, 8.3; 4,096 x 768 by 768 x 3: 30.8, 24.7; but 4,096 x 2,048 by 5,504 x 2: 271, 296."""
     return rows > _ROW_BY_ROW and depth >= 64 and rows * sum(columns) <= _MERGED and nbytes <= _TWICE
-
-
-def _quick(factor: Ref, along: int, whole: int) -> bool:
-    """Whether what is summed over lies element beside element, in rows that begin at multiples of 16 bytes."""
-    other, one = factor.strides[along].const, factor.strides[1 - along].const
-    return one == 1 and other % whole == 0 and factor.offset.const % whole == 0
 
 
 def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = False) -> PlannedLaunch:
