@@ -1,4 +1,4 @@
-"""Models in bfloat16 beside eager's and our float32: `python -m bench.bfloat16 [MODEL ...]`.
+"""Models in bfloat16 or float16 beside eager's and our float32: `python -m bench.bfloat16 [MODEL ...]`.
 
 Contenders take turns; the figures are medians, of the process's own time with `--cpu-time --threads 1`, which tells
 more on a busy machine. error: the largest difference from eager's float32 by its largest result.
@@ -25,25 +25,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def contenders(model: torch.nn.Module, inputs: dict[str, Any], inductor: bool) -> dict[str, Callable[..., Any]]:
-    """What runs the model: float32, bfloat16 and autocast by eager and by us."""
-    half = copy.deepcopy(model).bfloat16()
-    narrow = {name: x.bfloat16() if x.is_floating_point() else x for name, x in inputs.items()}
+def contenders(
+    model: torch.nn.Module, inputs: dict[str, Any], inductor: bool, name: str = "bfloat16"
+) -> dict[str, Callable[..., Any]]:
+    """What runs the model: float32, the dtype and autocast by eager and by us."""
+    dtype: torch.dtype = getattr(torch, name)
+    half = copy.deepcopy(model).to(dtype)
+    narrow = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
 
     def cast(run: Callable[..., Any]) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", dtype):
             return run(**inputs)
 
     runs: dict[str, Callable[..., Any]] = {
         "eager float32": partial(model, **inputs),
         "float32": partial(firebrick.compile(model), **inputs),
-        "eager bfloat16": partial(half, **narrow),
-        "bfloat16": partial(firebrick.compile(half), **narrow),
+        f"eager {name}": partial(half, **narrow),
+        name: partial(firebrick.compile(half), **narrow),
         "eager autocast": partial(cast, model),
         "autocast": partial(cast, firebrick.compile(model)),
     }
     if inductor:
-        runs["torch.compile bfloat16"] = partial(torch.compile(half), **narrow)
+        runs[f"torch.compile {name}"] = partial(torch.compile(half), **narrow)
     return runs
 
 
@@ -51,6 +54,7 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=("bert", "vit", "resnet50"))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cpu-time", action="store_true")
@@ -64,7 +68,7 @@ def main() -> None:
     for name in given.models:
         model, inputs = build_model(name)
         with torch.no_grad():
-            runs = contenders(model, inputs, given.inductor)
+            runs = contenders(model, inputs, given.inductor, given.dtype)
             outs = {key: first(run()).float() for key, run in runs.items()}
             times: dict[str, list[float]] = {key: [] for key in runs}
             for _ in range(given.rounds):

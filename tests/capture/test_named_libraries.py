@@ -53,6 +53,25 @@ def script_function(x):
 
 
 @row()
+def version_of_torch(x):
+    version = torch.__version__
+    parts = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    return x + 1, version >= (2, 0), version > "1.9", version == "0.1", parts > (1, 9), f"{version}"
+
+
+@row()
+def error_on_graph_break(x):
+    with torch._dynamo.error_on_graph_break(True):
+        return x + 1
+
+
+@row(torch.ones(3, requires_grad=True))
+def engine_in_one_thread(x):
+    with torch.autograd.set_multithreading_enabled(False):
+        return (x * 2).sum()
+
+
+@row()
 def annotate_for_an_exporter(x):
     with torch.fx.traceback.annotate({"stage": 0}):
         return x + 1

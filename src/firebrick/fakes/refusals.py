@@ -51,7 +51,7 @@ _PLACES = frozenset(("index", "indices", "target", "offsets", "sorter"))
 _BY_VALUE = frozenset(
     {
         *("_segment_reduce_backward", "segment_reduce", "_local_scalar_dense", "set_", "resize_", "resize_as_"),
-        *("_functional_assert_async", "repeat_interleave", "_nested_tensor_from_mask"),
+        *("_functional_assert_async", "repeat_interleave", "_nested_tensor_from_mask", "masked_scatter"),
     }
 )
 """Ops that refuse values, which nobody knows yet, or that change memory."""

@@ -20,7 +20,7 @@ from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.cuda_convolutions import place_convolutions
 from firebrick.passes.cuda_products import merge_products
 from firebrick.passes.fold import fold_constants
-from firebrick.passes.integers import integer_products
+from firebrick.passes.integers import integer_products, widen_halves
 from firebrick.passes.layout import check_layouts
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize, quantize_linear
 from firebrick.passes.modules import Swap, SwapReport, swap
@@ -47,6 +47,7 @@ __all__ = [
 
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
     integer_products,
+    widen_halves,
     fold_constants,
     place_convolutions,
     merge_products,

@@ -27,9 +27,8 @@ class _Joined(nn.Module):
         self.sizes = [layer.out_features for layer in layers]
         with torch.no_grad():
             self.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]))
-            self.bias = None
-            if layers[0].bias is not None:
-                self.bias = nn.Parameter(torch.cat([layer.bias for layer in layers]))
+            biases: list[torch.Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+            self.bias = nn.Parameter(torch.cat(biases)) if biases else None
         self.last: tuple[torch.Tensor, int, tuple[torch.Tensor, ...]] | None = None
 
     def part(self, x: torch.Tensor, index: int) -> torch.Tensor:
@@ -118,10 +117,6 @@ class Int8Linear(nn.Module):
         if self.bias is not None:
             result = result + self.bias
         return result.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
-
-    def extra_repr(self) -> str:
-        """What print shows."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, int8"
 
 
 def quantize_linear(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterator
 
     from firebrick.ir.graph.aten import AtenGraph
 
@@ -28,29 +29,23 @@ class RecipeBuilder:
 
     def is_constant(self, node: fx.Node) -> bool:
         """Whether a node of the main graph depends on frozen constants alone, by ops that may run ahead of time."""
-        todo = [node]
-        while node not in self._constant:  # graphs are deeper than Python's stack
-            one = todo[-1]
-            inputs = one.all_input_nodes if one.op == "call_function" and _repeatable(one) else []
-            unknown = [n for n in inputs if n not in self._constant]
-            if unknown and all(self._constant.get(n, True) for n in inputs):
-                todo.append(unknown[0])
-                continue
-            given = one.op == "get_attr" and (one.target in self.aten.frozen or one.target in self.sources)
-            self._constant[todo.pop()] = given or (bool(inputs) and all(self._constant.get(n) for n in inputs))
+        for n in _inputs_first(node, self._constant):
+            inputs = n.all_input_nodes
+            if n.op == "get_attr":
+                self._constant[n] = n.target in self.aten.frozen or n.target in self.sources
+            else:
+                self._constant[n] = bool(inputs) and all(self._constant[i] for i in inputs) and _repeatable(n)
         return self._constant[node]
 
     def copy(self, node: fx.Node) -> fx.Node:
         """The recipe's node for a constant node of the main graph; what it needs is copied with it."""
-        copied = self.copies.get(node)
-        if copied is None:
-            if node.op == "get_attr":
-                copied = self._source(node)
-            else:
-                args, kwargs = fx.map_arg((node.args, node.kwargs), self.copy)
-                copied = self._call(node.name, node.target, args, kwargs, lambda: node.meta["val"])
-            self.copies[node] = copied
-        return copied
+        for n in _inputs_first(node, self.copies):
+            args, kwargs = fx.map_arg((n.args, n.kwargs), self.copies.__getitem__)
+            value = partial(n.meta.__getitem__, "val")
+            self.copies[n] = (
+                self._source(n) if n.op == "get_attr" else self._call(n.name, n.target, args, kwargs, value)
+            )
+        return self.copies[node]
 
     def call(
         self, name: str, target: OpOverload, *args: Any, like: torch.Tensor | None = None, **kwargs: Any
@@ -120,6 +115,16 @@ class RecipeBuilder:
             self.sources[call.name] = call
             self.calls[key] = call
         return call
+
+
+def _inputs_first(node: fx.Node, done: Container[fx.Node]) -> Iterator[fx.Node]:
+    """A node and what it needs, as far as it is not done when its turn comes; no recursion, for graphs are deep."""
+    waiting = [node]
+    while waiting:
+        missing = [] if waiting[-1] in done else [n for n in waiting[-1].all_input_nodes if n not in done]
+        waiting += missing
+        if not missing and (last := waiting.pop()) not in done:
+            yield last
 
 
 def _key(value: Any) -> Any:

@@ -307,6 +307,7 @@ def _switch_inference(mode: bool, interp: Interpreter) -> Callable[[Interpreter]
 
 TRANSPARENT.add(torch.inference_mode.clone)
 TRANSPARENT_MODULES.update(("torch.autograd.grad_mode", "torch.utils._contextlib"))
+NAMED["torch._dynamo.decorators", "error_on_graph_break"] = lambda interp, *_: _no_context(interp, (), {})
 
 
 def _nothing(interp: Interpreter) -> Callable[[Interpreter], None]:

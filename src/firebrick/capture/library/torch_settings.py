@@ -148,6 +148,7 @@ _sets(torch.set_autocast_dtype, lambda device: (device, torch.get_autocast_dtype
 _sets(torch.set_autocast_cache_enabled, _one(torch.is_autocast_cache_enabled))
 
 _FLAGS = (
+    ("_is_multithreading_enabled", "_set_multithreading_enabled"),
     *(
         (f"_get_{kernel}_sdp_enabled", f"_set_sdp_use_{kernel}")
         for kernel in ("flash", "mem_efficient", "math", "cudnn", "overrideable")

@@ -400,7 +400,7 @@ UNCHANGING: tuple[type, ...] = (
     *(inspect.Signature, inspect.Parameter, type(inspect.Parameter.POSITIONAL_ONLY), dataclasses.Field),
     *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
     *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date),
-    *(pathlib.PosixPath, pathlib.PurePosixPath),
+    *(pathlib.PosixPath, pathlib.PurePosixPath, torch.torch_version.TorchVersion),
     *map(type, (typing.Callable, typing.Mapping, typing.Optional[int])),  # noqa: UP045
 )
 """Classes whose instances never change."""
