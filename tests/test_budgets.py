@@ -14,22 +14,22 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 PACKAGE_LINES = 75_930
 FOLDER_LINES = {
     "": 1_722,
-    "api": 2_892,
+    "api": 2_879,
     "backends": 1_436,
-    "capture": 23_117,
+    "capture": 23_436,
     "extend": 2_706,
     "fakes": 3_290,
     "fuse": 1_960,
     "host": 480,
-    "ir": 5_430,
-    "lower": 3_965,
+    "ir": 5_381,
+    "lower": 3_952,
     "native": 6_050,
-    "passes": 3_106,
-    "runtime": 2_224,
-    "targets": 7_590,
-    "tools": 3_867,
-    "torchscript": 1_268,
-    "trace": 4_869,
+    "passes": 3_096,
+    "runtime": 2_221,
+    "targets": 7_520,
+    "tools": 3_864,
+    "torchscript": 1_201,
+    "trace": 4_868,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.

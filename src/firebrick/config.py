@@ -22,11 +22,9 @@ T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
 
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
-    "reduce-overhead": {"graphs": True},
-    "max-autotune": {"autotune": True, "graphs": True},
+    "default": {}, "reduce-overhead": {"graphs": True}, "max-autotune": {"autotune": True, "graphs": True},
     "max-autotune-no-cudagraphs": {"autotune": True, "graphs": False},
-}
+}  # fmt: skip
 """Mode name -> the settings that it changes (torch.compile's modes)."""
 
 
@@ -54,9 +52,7 @@ TORCH_LOGS: Mapping[str, tuple[str, ...]] = {
 CHECKS = ("ir", "accuracy", "guards")
 """What `check` looks at while a program runs: see the setting."""
 
-IDLE: Mapping[str, str] = {
-    "fallback_random": "random numbers are eager's in any case",
-}
+IDLE: Mapping[str, str] = {"fallback_random": "random numbers are eager's in any case"}
 """Settings that programs for torch.compile ask for and that change nothing here, with the reason."""
 
 

@@ -507,15 +507,11 @@ class _Compile:
         options = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name not in _NOT_IN_KEY}
         options = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in options.items()}
         return {
-            "graph": graph,
-            "inputs": graph_key.metas_text(self.metas()),
+            "graph": graph, "inputs": graph_key.metas_text(self.metas()),
             "constants": graph_key.metas_text(constants),
-            "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
-            "state": graph_key.state_text(),
-            "options": repr(sorted(options.items(), key=str)),
-            "passes": active,
-            **self.ground(),
-        }
+            "sharing": graph_key.sharing_text([*self.example_inputs, *constants]), "state": graph_key.state_text(),
+            "options": repr(sorted(options.items(), key=str)), "passes": active, **self.ground(),
+        }  # fmt: skip
 
     def metas(self) -> list[Any]:
         """The inputs, those that have symbols as fake tensors."""

@@ -178,3 +178,32 @@ def test_torchs_own_disabled_functions_are_looked_into() -> None:
         return inner(x) + 1
 
     compiling.check(function, X)
+
+
+@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.decorators.mark_unbacked])
+def test_torchs_own_marks_name_the_line_that_contradicts_them(mark: Any) -> None:
+    def function(x: Any) -> Any:
+        return x + 1 if x.shape[0] == 3 else x - [0.0, 1.0, 2.0, 3.0, 4.0][x.shape[0]]
+
+    for n in (3, 4):
+        x = torch.ones(n)
+        mark(x, 0)
+        line = function.__code__.co_firstlineno + 1
+        with pytest.raises(ConfigError, match=rf"x.shape\[0\] is marked.*has to be {n} at .*:{line}"):
+            firebrick.compile(function)(x)
+        x = torch.ones(n)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert torch.equal(firebrick.compile(function)(x), function(x))
+
+
+def test_torchs_own_marks_have_bounds() -> None:
+    def function(x: Any) -> Any:
+        return x + 1 if x.shape[0] < 10 else x - 1
+
+    compiled, before = firebrick.compile(function), firebrick.graphs_compiled()
+    for n in (3, 7, 8, 1):
+        x = torch.ones(n)
+        torch._dynamo.mark_dynamic(x, 0, min=1, max=8)
+        assert torch.equal(compiled(x), function(x))
+    assert firebrick.graphs_compiled() - before == 1
+    assert torch.equal(compiled(torch.ones(20)), torch.ones(20) - 1)

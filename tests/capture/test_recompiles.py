@@ -1,5 +1,6 @@
 """Recompiles say what changed in the user's terms; their limit ends in a warning with the varying value and a fix."""
 
+import re
 import warnings
 
 import pytest
@@ -179,3 +180,33 @@ def test_modules_of_one_class_do_not_count_for_each_other():
 
 def test_every_kind_of_guard_says_what_to_do():
     assert all(kind.remedy for kind in KINDS.values())
+
+
+def test_a_recompile_says_which_line_needs_the_number():
+    def looped(x):
+        for _ in range(x.shape[0]):
+            x = x * 2
+        return x
+
+    def branched(x):
+        return x + 1 if x.shape[0] > 4 else x - 1
+
+    def indexed(x, n):
+        return x + [1, 2, 3, 4, 5, 6, 7][n]
+
+    rows = [(torch.randn(n),) for n in (2, 3, 4, 5)]
+    for function, calls, text in (
+        (looped, rows, r"x.shape\[0\] was 3, now 4, which is decided at test_recompiles.py:{}:"),
+        (branched, rows, r"x.shape\[0\] was 2, now 5, which is decided at test_recompiles.py:{}:"),
+        (
+            indexed,
+            [(torch.randn(3), n) for n in (3, 4, 5)],
+            "n was 4, now 5, which is decided at test_recompiles.py:{}:",
+        ),
+    ):
+        firebrick.reset()
+        compiled = firebrick.compile(function)
+        for args in calls:
+            compiled(*args)
+        pattern = text.format(function.__code__.co_firstlineno + 1)
+        assert any(re.match(pattern, reason) for reason in firebrick.stats()["reasons"]["recompile"])

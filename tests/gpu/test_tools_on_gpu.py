@@ -82,3 +82,19 @@ def test_bundles(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == "0"
+
+
+WARM = """
+import sys, torch, firebrick
+run = firebrick.compile(lambda x: (x + 1).softmax(-1) * 2)
+run(torch.randn(40, 50, device="cuda"))
+print(firebrick.stats()["counts"].get("units built", 0), "triton" in sys.modules)
+"""
+
+
+def test_a_warm_process_does_not_import_triton(tmp_path):
+    env = {**os.environ, "FIREBRICK_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", WARM]
+    for built in ("1", "0"):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+        assert done.stdout.split()[-2:] == [built, "False"], done.stderr

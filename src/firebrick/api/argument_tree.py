@@ -70,14 +70,13 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
 
 
 _READERS: Mapping[str, Callable[..., Any]] = {
-    "tensor": lambda content, inner, tensors: tensors(content),
-    "value": lambda content, inner, tensors: content,
+    "tensor": lambda content, inner, tensors: tensors(content), "value": lambda content, inner, tensors: content,
     "dtype": lambda content, inner, tensors: getattr(torch, content),
     "device": lambda content, inner, tensors: torch.device(content),
     "list": lambda content, inner, tensors: list(map(inner, content)),
     "tuple": lambda content, inner, tensors: tuple(map(inner, content)),
     "dict": lambda content, inner, tensors: {key: inner(item) for key, item in content},
-}
+}  # fmt: skip
 
 
 def write_signature(signature: inspect.Signature) -> list[list[Any]]:

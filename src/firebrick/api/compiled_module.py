@@ -52,17 +52,10 @@ def compile_module(module: nn.Module, settings: Settings) -> nn.Module:
     cls = type(original)
     forward = original.forward if isinstance(original, torch.jit.ScriptModule) else cls.forward
     namespace = {
-        "__slots__": (_STATE,),
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "__call__": _call,
-        "forward": _forward_like(forward),
-        "__reduce_ex__": _reduce,
-        "__deepcopy__": _deepcopy,
-        "__copy__": _copy,
-        "_orig_mod": property(original_of),
-    }
+        "__slots__": (_STATE,), "__module__": cls.__module__, "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__, "__call__": _call, "forward": _forward_like(forward), "__reduce_ex__": _reduce,
+        "__deepcopy__": _deepcopy, "__copy__": _copy, "_orig_mod": property(original_of),
+    }  # fmt: skip
     metaclass: Any = type(cls)
     compiled: nn.Module = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(compiled, "__dict__", original.__dict__)

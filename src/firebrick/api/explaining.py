@@ -68,16 +68,11 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         return {
-            "graphs": [asdict(g) for g in self.graphs],
-            "graph_count": len(self.graphs),
-            "break_count": len(self.breaks),
-            "frames": self.frames,
-            "breaks": self.breaks,
-            "ops": self.ops,
-            "captured_ops": self.captured_ops,
-            "coverage_percent": self.coverage,
+            "graphs": [asdict(g) for g in self.graphs], "graph_count": len(self.graphs),
+            "break_count": len(self.breaks), "frames": self.frames, "breaks": self.breaks, "ops": self.ops,
+            "captured_ops": self.captured_ops, "coverage_percent": self.coverage,
             "time_coverage_percent": self.time_coverage,
-        }
+        }  # fmt: skip
 
     def __str__(self) -> str:
         lines = [
@@ -190,12 +185,9 @@ def _shares(profiler: Any) -> tuple[int, int, float, float]:
 
 def _frame_facts(report: FrameReport) -> dict[str, Any]:
     return {
-        "frame": report.name,
-        "place": f"{report.file}:{report.line}",
-        "ops": report.op_count,
-        "guards": list(report.guards),
-        "recompiled_because": report.recompile,
-    }
+        "frame": report.name, "place": f"{report.file}:{report.line}", "ops": report.op_count,
+        "guards": list(report.guards), "recompiled_because": report.recompile,
+    }  # fmt: skip
 
 
 def _break_facts(report: FrameReport) -> dict[str, Any]:
@@ -203,13 +195,9 @@ def _break_facts(report: FrameReport) -> dict[str, Any]:
     assert graph_break is not None
     error = graph_break.unsupported()
     return {
-        "frame": report.name,
-        "place": str(error.where or f"{report.file}:{report.line}"),
-        "cause": str(graph_break),
-        "number": graph_break.kind.number,
-        "name": graph_break.kind.name,
-        "fix": graph_break.kind.fix,
-    }
+        "frame": report.name, "place": str(error.where or f"{report.file}:{report.line}"), "cause": str(graph_break),
+        "number": graph_break.kind.number, "name": graph_break.kind.name, "fix": graph_break.kind.fix,
+    }  # fmt: skip
 
 
 def explain(fn: Any) -> Callable[..., Explanation]:

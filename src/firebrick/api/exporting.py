@@ -98,12 +98,9 @@ class _Graph(OneGraph):
         sizes = self.sizes_taken(call, inputs)
         varying = [[d for d, n in enumerate(shape) if type(n) is str] for shape in sizes.shapes]
         about = {
-            "format": _FORMAT,
-            "signature": argument_tree.write_signature(signature),
-            "call": call.tree,
-            **sizes._asdict(),
-            "result": result,
-        }
+            "format": _FORMAT, "signature": argument_tree.write_signature(signature), "call": call.tree,
+            **sizes._asdict(), "result": result,
+        }  # fmt: skip
         return Program(_torch_export().exported(self.gm, self.examples, varying), about)
 
 

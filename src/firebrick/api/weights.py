@@ -14,14 +14,10 @@ if TYPE_CHECKING:
 
 _NAMES: Mapping[torch.dtype, str] = {
     **{getattr(torch, f"float{bits}"): f"F{bits}" for bits in (64, 32, 16)},
-    **{getattr(torch, f"int{bits}"): f"I{bits}" for bits in (64, 32, 16, 8)},
-    torch.complex64: "C64",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
+    **{getattr(torch, f"int{bits}"): f"I{bits}" for bits in (64, 32, 16, 8)}, torch.complex64: "C64",
+    torch.uint8: "U8", torch.bool: "BOOL", torch.bfloat16: "BF16", torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
-}
+}  # fmt: skip
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 

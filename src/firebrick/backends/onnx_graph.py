@@ -24,16 +24,9 @@ if TYPE_CHECKING:
 OPSET = 20
 
 _DTYPES = {
-    torch.float32: 1,
-    torch.uint8: 2,
-    torch.int8: 3,
-    torch.int16: 5,
-    torch.int32: 6,
-    torch.int64: 7,
-    torch.bool: 9,
-    torch.float16: 10,
-    torch.float64: 11,
-}
+    torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.bool: 9,
+    torch.float16: 10, torch.float64: 11,
+}  # fmt: skip
 """torch dtype -> ONNX TensorProto.DataType."""
 
 

@@ -203,7 +203,7 @@ class Capture:
         if not compared:
             return False
         why, guard = compared[0].plan.explain_failure(frame), compared[0].plan.failing_guard(frame)
-        self.history.note(frame, compared)
+        why += self.history.note(frame, compared)
         recorder.reason("recompile", why)
         name, line = frame.code.co_qualname, frame.code.co_firstlineno
         recorder.event("recompile", name=name, file=frame.code.co_filename, line=line, why=why, guard=str(guard or ""))
@@ -228,13 +228,14 @@ class Capture:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
-        history, code, floats, reading, through = self.history, frame.code, True, 0, -1
+        history, code, reading, through = self.history, frame.code, 0, -1
         takes = self.config.dynamic is not False and getattr(self.backend, "takes_symbols", False)
         symbols = takes and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             one = Attempt(frame, break_step, through)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
-            history.tell(one.tracer, code, floats)
+            history.tell(one.tracer, code)
+            one.tracer.pins = not self._is_left_to_python(code)
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             data = symbols and getattr(self.backend, "checks_data", True)
             one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
@@ -260,9 +261,6 @@ class Capture:
             except SkipFrame:
                 raise
             except Break as error:
-                if one.tracer.numbers and error.kind.name == "changing-value" and not self._is_left_to_python(code):
-                    floats = False  # they are constants, then: the break would be for them
-                    continue
                 retry = error.kind.name == "fake-tensor-failed" or (self.config.fullgraph and not error.is_of_data())
                 if one.tracer.symbols.in_use() and retry:
                     symbols = history.try_again(code, error, one.tracer.symbols)

@@ -26,9 +26,10 @@ from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.inference_mode import InferenceMode, storage_of
 from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.packed import PACKED, is_packed
+from firebrick.capture.values.computed import call_with_floats
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
-from firebrick.capture.values.made import MadeTensor, NumberInGraph, call_with_numbers
+from firebrick.capture.values.made import MadeTensor, NumberInGraph
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import Overridden
 from firebrick.capture.values.opaque import Opaque, OpaqueValue
@@ -268,7 +269,7 @@ class GraphBuilder:
         except Overridden:
             return overridden(interp, target, args, kwargs)
         except NumberInGraph:
-            return call_with_numbers(interp, op, target, args, kwargs)
+            return call_with_floats(interp, op, target, args, kwargs)
         except Draws:
             return drawn(interp, op, target, args, kwargs)
         if node_kwargs.get("requires_grad") is True and not isinstance(target, str):

@@ -46,7 +46,8 @@ class _Notes:
     such tensors that may vary too; first: arguments of a call that ran plain; in_vain: how
     often symbols could not be compiled, with and without gradients recorded; ones: whether a size of 1 may be a symbol;
     written: objects that calls change; begins_anew: whether it fills state that it is handed, such as a cache;
-    guesses: whether sizes that data decide may be taken not to be 0; early: captures that read data in their guards.
+    guesses: whether sizes that data decide may be taken not to be 0; early: captures that read data in their guards;
+    places: size, integer or decision about them -> where the program needed it.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class _Notes:
         self.begins_anew = False
         self.guesses = True
         self.early = 0
+        self.places: dict[Any, str] = {}
 
 
 def _number_or_sizes(value: Any) -> Any:
@@ -105,8 +107,9 @@ class History:
             notes = self._notes[code] = _Notes()
         return notes
 
-    def note(self, frame: Frame, older: list[Entry]) -> None:
-        """Remember why a frame fits none of the entries: what keeps it from the nearest, or only sizes from others."""
+    def note(self, frame: Frame, older: list[Entry]) -> str:
+        """Remember why a frame fits none of the entries: what keeps it from the nearest, or only sizes from others.
+        Where the program needed what has changed, if it is known to."""
         self._note_replaced(frame, older)
         failing = [(entry.plan, [g for g in entry.plan.guards if not g.holds(frame)]) for entry in older]
         plan, nearest = min(failing, key=lambda row: len(row[1]))
@@ -117,6 +120,11 @@ class History:
                 sizes = {*changed_sizes(frame, guards)}
                 self.of(frame.code).sizes |= sizes
                 self.of(frame.code).together.update(vary_together(frame, sizes))
+        every = [guard for _, guards in failing for guard in guards]
+        keys: list[Any] = [("size", *dim) for dim in changed_sizes(frame, every)]
+        keys += [g.payload if g.kind == "SHAPE" else ("int", g.source) for g in every]
+        where = next((place for key in keys if (place := self.of(frame.code).places.get(key))), "")
+        return where and f", which is decided at {where.rpartition('/')[2]}"
 
     def is_first(self, frame: Frame) -> bool:
         """Whether a frame is the first of its code, which may run plain; what its arguments were tells what varies."""
@@ -134,14 +142,14 @@ class History:
                 (notes.integers if type(value) is int else notes.floats).add(source)
         return False
 
-    def tell(self, tracer: Tracer, code: CodeType, floats: bool) -> None:
+    def tell(self, tracer: Tracer, code: CodeType) -> None:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
         tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
-        tracer.numbers = frozenset(notes.floats if floats else ())
+        tracer.numbers = frozenset(notes.floats)
         tracer.integers = frozenset(notes.integers - notes.numbers)
         source = origin(code)
         if source is not None and source.region is not None:
@@ -172,6 +180,7 @@ class History:
 
     def note_reads(self, code: CodeType, tracer: Tracer) -> None:
         """Remember what a capture had to know."""
+        self._note_places(code, tracer.symbols)
         self.note_numbers(code, tracer.symbols)
         self.of(code).early += tracer.early.cost
 
@@ -181,6 +190,7 @@ class History:
 
     def try_again(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
         """Whether the next capture has symbols too: with numbers for integers that had to be known."""
+        self._note_places(code, symbols)
         return self.note_numbers(code, symbols) or self.give_up_symbols(code, error, symbols)
 
     def give_up_symbols(self, code: CodeType, error: Exception, symbols: Symbols) -> bool:
@@ -195,6 +205,10 @@ class History:
         recorder.count("sizes compiled as numbers")
         recorder.reason("size as a number", str(error))
         return False
+
+    def _note_places(self, code: CodeType, symbols: Symbols) -> None:
+        symbols.note_places()
+        self.of(code).places |= symbols.places
 
     def _note_replaced(self, frame: Frame, older: list[Entry]) -> None:
         """A module's tensor that was replaced (a recurrent state, say) is an input of the next capture.

@@ -140,11 +140,9 @@ class Repeats:
         if signature is None:
             return run()
         state = (
-            tracer.effects.outside,
-            *[repr(_native.state_read(kind)) for kind in _native.STATES.values()],
-            len(tracer.graph.open_modes),
-            tracer.graph.inference.on,
-        )
+            tracer.effects.outside, *[repr(_native.state_read(kind)) for kind in _native.STATES.values()],
+            len(tracer.graph.open_modes), tracer.graph.inference.on,
+        )  # fmt: skip
         key = (module.cls, state, len(args), tuple(kwargs), signature)
         templates = self._known.get(key)
         if templates is None:
@@ -333,18 +331,10 @@ def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided:
         raise _Differs
     return (
-        expressions(tensor.shape),
-        expressions(tensor.stride()),
-        tensor.dtype,
-        tensor.device,
-        tensor.requires_grad,
-        size_of(tensor.storage_offset()),
-        tensor.is_leaf,
-        tensor.is_inference(),
-        made_of(tensor),
-        tensor.is_conj(),
+        expressions(tensor.shape), expressions(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad,
+        size_of(tensor.storage_offset()), tensor.is_leaf, tensor.is_inference(), made_of(tensor), tensor.is_conj(),
         tensor.is_neg(),
-    )
+    )  # fmt: skip
 
 
 def _signature(arguments: Sequence[Value]) -> Hashable | None:

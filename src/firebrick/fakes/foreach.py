@@ -21,21 +21,16 @@ _SAME = (
     "trunc zero"
 )
 _NAMES: Mapping[str, str] = {
-    **{name: name for name in _SAME.split()},
-    "maximum": "clamp_min",
-    "minimum": "clamp_max",
+    **{name: name for name in _SAME.split()}, "maximum": "clamp_min", "minimum": "clamp_max",
     "norm": "linalg_vector_norm",
-}
+}  # fmt: skip
 """What follows `_foreach_` -> the op of one tensor."""
 
 _OVERLOADS: Mapping[str, tuple[str, ...]] = {
-    "default": ("default",),
-    "Scalar": ("Tensor_Scalar", "Scalar", "default"),
-    "ScalarList": ("Tensor_Scalar", "Scalar", "default"),
-    "ScalarAndTensor": ("Scalar",),
-    "List": ("Tensor_Tensor", "Tensor", "default"),
-    "Tensor": ("Tensor",),
-}
+    "default": ("default",), "Scalar": ("Tensor_Scalar", "Scalar", "default"),
+    "ScalarList": ("Tensor_Scalar", "Scalar", "default"), "ScalarAndTensor": ("Scalar",),
+    "List": ("Tensor_Tensor", "Tensor", "default"), "Tensor": ("Tensor",),
+}  # fmt: skip
 """Overload on lists -> overloads on tensors, the first that there is."""
 
 

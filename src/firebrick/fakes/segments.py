@@ -31,13 +31,9 @@ class Segment(NamedTuple):
 
 
 _SPARSE: Mapping[Any, tuple[str, int]] = {
-    F.embedding: ("sparse", 6),
-    F.embedding_bag: ("sparse", 7),
-    torch.embedding: ("sparse", 4),
-    torch.embedding_bag: ("sparse", 5),
-    torch.gather: ("sparse_grad", 3),
-    "gather": ("sparse_grad", 3),
-}
+    F.embedding: ("sparse", 6), F.embedding_bag: ("sparse", 7), torch.embedding: ("sparse", 4),
+    torch.embedding_bag: ("sparse", 5), torch.gather: ("sparse_grad", 3), "gather": ("sparse_grad", 3),
+}  # fmt: skip
 """What can give a sparse gradient, which only torch's own functions make -> name and place of what asks for it."""
 
 

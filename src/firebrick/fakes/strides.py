@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.sizes import below
+from firebrick.ir.index.sizes import below, one_or_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ def contiguous(shape: Sequence[int]) -> Shape:
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step = step * (max(size, 1) if type(size) is int else one_or_more(size))
     return tuple(reversed(strides))
 
 

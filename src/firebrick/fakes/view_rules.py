@@ -13,7 +13,7 @@ import torch
 from firebrick.fakes.promotion import NoRule
 from firebrick.fakes.strides import contiguous
 from firebrick.ir.index.expr import as_expr, maximum
-from firebrick.ir.index.sizes import now, size_of, sizes_in
+from firebrick.ir.index.sizes import expressions, now, size_of, sizes_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,10 +61,17 @@ def _runs(shape: Shape, strides: Shape) -> list[tuple[Any, Any]]:
     return runs
 
 
+def _is_dense(shape: Sequence[Any], strides: Shape) -> bool:
+    sizes, steps = ([as_expr(n) for n in expressions(row)] for row in (shape, strides))
+    return steps == [math.prod(sizes[d + 1 :], start=as_expr(1)) for d in range(len(sizes))]
+
+
 def view(x: torch.Tensor, size: Sequence[Any]) -> Seen:
     """What `x.view(size)` shows: the stretches of memory are divided anew."""
     old, strides, offset = _of(x)
     shape = _whole_shape(size, math.prod(old))
+    if expressions(shape) == expressions(old) and _is_dense(shape, strides):
+        return Seen(old, strides, offset)  # without a question: what data decide has no answer
     if any(type(n) is int and n == 0 for n in old):
         return Seen(tuple(shape), strides if tuple(shape) == old else contiguous(tuple(shape)), offset)
     steps: list[Any] = [1] * len(shape)

@@ -195,12 +195,9 @@ class _Writer:
         buffer = self.buffers[ref.buffer]
         dtype = ref.dtype if ref.dtype not in (None, buffer.dtype) else None
         row = [
-            self.slots[ref.buffer],
-            self._numbers(ref.shape),
-            self._numbers(ref.strides),
-            self._number(ref.offset),
+            self.slots[ref.buffer], self._numbers(ref.shape), self._numbers(ref.strides), self._number(ref.offset),
             dtype,
-        ]
+        ]  # fmt: skip
         key = repr(row)
         number = self.view_of.get(key)
         if number is None:
@@ -364,16 +361,9 @@ def find_overload(op: str) -> Any:
 
 
 _TYPE_LETTERS = {
-    "Tensor": "T",
-    "int": "i",
-    "SymInt": "i",
-    "float": "d",
-    "bool": "b",
-    "str": "s",
-    "ScalarType": "y",
-    "Layout": "l",
+    "Tensor": "T", "int": "i", "SymInt": "i", "float": "d", "bool": "b", "str": "s", "ScalarType": "y", "Layout": "l",
     "MemoryFormat": "m",
-}
+}  # fmt: skip
 
 
 def _type_code(text: str) -> str:

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _OUT_VARIANTS: Mapping[Any, str] = {
-    aten.mm.default: "aten::mm.out",
-    aten.addmm.default: "aten::addmm.out",
-    aten.bmm.default: "aten::bmm.out",
+    aten.mm.default: "aten::mm.out", aten.addmm.default: "aten::addmm.out", aten.bmm.default: "aten::bmm.out",
     aten.baddbmm.default: "aten::baddbmm.out",
-}
+}  # fmt: skip
 """Op -> its variant that writes a given tensor, so that the memory plan can place the result."""
 _OF_STORAGES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 

@@ -391,20 +391,15 @@ for _name, _ops in {
 
 
 _POWERS: dict[float, Callable[[Value], Value]] = {
-    0.0: lambda a: like(a, 1),
-    1.0: lambda a: a,
-    2.0: lambda a: op("mul", a, a),
-    3.0: lambda a: op("mul", op("mul", a, a), a),
-    4.0: lambda a: op("mul", op("mul", a, a), op("mul", a, a)),
-}
+    0.0: lambda a: like(a, 1), 1.0: lambda a: a, 2.0: lambda a: op("mul", a, a),
+    3.0: lambda a: op("mul", op("mul", a, a), a), 4.0: lambda a: op("mul", op("mul", a, a), op("mul", a, a)),
+}  # fmt: skip
 """Exponent -> product, for numbers of any kind."""
 
 _FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
-    0.5: lambda a: op("sqrt", a),
-    -0.5: lambda a: op("rsqrt", a),
-    -1.0: lambda a: op("div", like(a, 1), a),
+    0.5: lambda a: op("sqrt", a), -0.5: lambda a: op("rsqrt", a), -1.0: lambda a: op("div", like(a, 1), a),
     -2.0: lambda a: op("div", like(a, 1), op("mul", a, a)),
-}
+}  # fmt: skip
 
 
 @_rule(aten.pow.Tensor_Scalar)

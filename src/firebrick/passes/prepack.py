@@ -57,12 +57,9 @@ class PostOp:
 
 NO_POST_OP = PostOp("none")
 _PLAIN: Mapping[Any, PostOp] = {
-    aten.relu.default: PostOp("relu"),
-    aten.tanh.default: PostOp("tanh"),
-    aten.sigmoid.default: PostOp("sigmoid"),
-    aten.silu.default: PostOp("swish"),
-    aten.hardswish.default: PostOp("hardswish"),
-}
+    aten.relu.default: PostOp("relu"), aten.tanh.default: PostOp("tanh"), aten.sigmoid.default: PostOp("sigmoid"),
+    aten.silu.default: PostOp("swish"), aten.hardswish.default: PostOp("hardswish"),
+}  # fmt: skip
 """Op without settings -> post-op."""
 
 

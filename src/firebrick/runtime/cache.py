@@ -277,12 +277,9 @@ def cache_state(config: Config) -> dict[str, Any]:
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     return {
-        "path": str(config.cache_dir),
-        "entries": len(files),
-        "bytes": sum(facts.st_size for _, facts in files),
-        "writable": os.access(parent, os.W_OK | os.X_OK),
-        "existing_parent": str(parent),
-    }
+        "path": str(config.cache_dir), "entries": len(files), "bytes": sum(facts.st_size for _, facts in files),
+        "writable": os.access(parent, os.W_OK | os.X_OK), "existing_parent": str(parent),
+    }  # fmt: skip
 
 
 def cache_entries(config: Config) -> list[dict[str, Any]]:

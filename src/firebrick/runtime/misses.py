@@ -9,16 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _LABELS: Mapping[str, str] = {
-    "graph": "op {} of the graph",
-    "inputs": "input {}",
-    "constants": "captured tensor {}",
-    "sharing": "which tensors share memory",
-    "state": "torch's state",
-    "passes": "the passes",
-    "versions": "version",
-    "target": "machine",
-    "part": "part",
-}
+    "graph": "op {} of the graph", "inputs": "input {}", "constants": "captured tensor {}",
+    "sharing": "which tensors share memory", "state": "torch's state", "passes": "the passes", "versions": "version",
+    "target": "machine", "part": "part",
+}  # fmt: skip
 """Part of a key -> what a line of it is called; {} is the line's number."""
 _SHOWN = 4
 

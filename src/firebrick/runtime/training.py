@@ -48,13 +48,8 @@ _TWISTED = (
 )
 
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "min": min,
-    "max": max,
-}
+    "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "min": min, "max": max,
+}  # fmt: skip
 
 
 def _number(size: Any, sizes: Mapping[str, int]) -> Any:
@@ -267,6 +262,9 @@ class Training:
         else:
             for i in self.apart:
                 tensors[i] = None
+            written = [tensors[self.position(place)] for place in self.plan.dirty]
+            if self.plan.results + len(written) > 1 and any(t is not None and _is_open_view(t) for t in written):
+                raise RuntimeError("the engine takes no node that writes to a view and returns more")  # Python goes on
             results = _Node.apply(self, self.whole, (before, None, None), *tensors)
         sizes = self.sizes(inputs)
         return tuple([self._output(place, grad, inputs, results, sizes) for place, grad in self.plan.outputs])
@@ -376,6 +374,10 @@ with torch.inference_mode(False):
     _ANY = torch.zeros((), device="cpu", requires_grad=True)
     """A leaf of each link: `backward()` runs what accumulates its gradient, and `torch.autograd.grad` does not."""
     _ACCUMULATION = torch.autograd.graph.get_gradient_edge(_ANY).node
+
+
+def _is_open_view(tensor: torch.Tensor) -> bool:
+    return tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled()
 
 
 class _Node(torch.autograd.Function):

@@ -104,13 +104,9 @@ class _Build:
         path = self.folder / f"{unit.name}.py"
         path.write_text(unit.text)
         request = {
-            "path": str(path),
-            "name": name,
-            "signature": dict(item.split(":") for item in signature.split(",")),
-            "warps": int(warps),
-            "arch": int(arch),
-            "debug": "asserts" in rest,
-        }
+            "path": str(path), "name": name, "signature": dict(item.split(":") for item in signature.split(",")),
+            "warps": int(warps), "arch": int(arch), "debug": "asserts" in rest,
+        }  # fmt: skip
         self.busy[worker] = key, unit, time.monotonic() + self.timeout
         try:
             worker.stdin.write(json.dumps(request) + "\n")  # type: ignore[union-attr]

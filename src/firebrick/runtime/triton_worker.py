@@ -52,11 +52,9 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
     source = ASTSource(fn=getattr(module, request["name"]), signature=signature, constexprs={}, attrs=aligned)
     options = {
-        "num_warps": request["warps"],
-        "debug": request["debug"],
-        "sanitize_overflow": False,
+        "num_warps": request["warps"], "debug": request["debug"], "sanitize_overflow": False,
         "enable_fp_fusion": False,
-    }
+    }  # fmt: skip
     kernel = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)
     meta = kernel.metadata
     if getattr(meta, "global_scratch_size", 0) or getattr(meta, "num_ctas", 1) != 1:

@@ -93,11 +93,7 @@ class _Writer:
             self.block([s for s in body if isinstance(s, Let)])
             body = loop.body
         self.block(body)
-        return self.templates.kernel.format(
-            name=self.kernel.name,
-            params=", ".join(params),
-            body=self.taken(0),
-        )
+        return self.templates.kernel.format(name=self.kernel.name, params=", ".join(params), body=self.taken(0))
 
     # ------------------------------------------------------------ statements
 

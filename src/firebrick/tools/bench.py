@@ -263,12 +263,7 @@ def ratio(theirs: Sequence[Sequence[float]], ours: Sequence[Sequence[float]]) ->
 
 
 def measure_all(
-    names: Sequence[str],
-    contenders: Sequence[str],
-    make: Callable[..., Measure],
-    *,
-    seconds: float,
-    console: Console,
+    names: Sequence[str], contenders: Sequence[str], make: Callable[..., Measure], *, seconds: float, console: Console
 ) -> list[Figures]:
     """Measure each target under each contender, and print a line as each is compiled and as each is measured.
 

@@ -229,13 +229,9 @@ class Bisection:
     def _by_settings(self, plain: Run, text: str) -> Culprit:
         """Every graph is right alone: switch off what is left for the whole script."""
         rows: list[tuple[str, dict[str, str]]] = [
-            ("cache", {"cache": "0"}),
-            ("guards of sizes", {"dynamic": "0"}),
-            ("CUDA graphs", {"graphs": "0"}),
-            ("fusion", {"fuse": "0"}),
-            ("vector code", {"simd": "scalar"}),
-            ("trace", {"stages": "trace"}),
-        ]
+            ("cache", {"cache": "0"}), ("guards of sizes", {"dynamic": "0"}), ("CUDA graphs", {"graphs": "0"}),
+            ("fusion", {"fuse": "0"}), ("vector code", {"simd": "scalar"}), ("trace", {"stages": "trace"}),
+        ]  # fmt: skip
         for stage, settings in rows:
             right = not self.run(f"without {stage}", settings).differs(plain)
             if right != (stage == "trace"):

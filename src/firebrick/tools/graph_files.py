@@ -71,12 +71,11 @@ class Views:
 
 
 SUFFIXES: dict[str, Callable[[Views, int], bytes]] = {
-    ".html": lambda views, _: views.html().encode(),
-    ".svg": lambda views, i: to_svg(views.views[i]).encode(),
+    ".html": lambda views, _: views.html().encode(), ".svg": lambda views, i: to_svg(views.views[i]).encode(),
     ".onnx": lambda views, i: _onnx_bytes(views.captured.graphs[i], views.views[i]),
     ".txt": lambda views, _: f"{views.text()}\n".encode(),
     ".json": lambda views, _: json.dumps(views.to_dict(), indent=2).encode(),
-}
+}  # fmt: skip
 """What a file's name may end in -> its content for one of the graphs."""
 
 

@@ -310,13 +310,9 @@ def _op_table(title: str, rows: list[Row], limits: Ceilings, top: int, width: in
         rates = (row.gflops, limits.gflops), (row.gbytes, limits.gbytes)
         speeds = [f"{rate:.0f} {rate / limit:4.0%}" if 0 < rate < _BELIEVED * limit else "" for rate, limit in rates]
         cells = {
-            "calls": f"{row.calls:g}" if row.calls else "",
-            "ms": f"{row.ms:.3f}",
-            "share": f"{row.share:.1%}",
-            "KiB": f"{row.kib:.0f}" if row.kib else "",
-            "GFLOP/s": speeds[0],
-            "GB/s": speeds[1],
-        }
+            "calls": f"{row.calls:g}" if row.calls else "", "ms": f"{row.ms:.3f}", "share": f"{row.share:.1%}",
+            "KiB": f"{row.kib:.0f}" if row.kib else "", "GFLOP/s": speeds[0], "GB/s": speeds[1],
+        }  # fmt: skip
         where = [row.where if wide else row.where.rpartition("/")[2]] if places else []
         out.add_row(row.name, *where, *(cells[h] for h in heads))
     below = {

@@ -45,11 +45,9 @@ _KEPT = 1024
 _CALLS = 2
 """Calls of a graph in an examination: the second may meet what the first left."""
 _SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("equal layers", {"check": frozenset({"ir"})}),
-    ("fusion", {"fuse": False}),
-    ("vector code", {"simd": "scalar"}),
+    ("equal layers", {"check": frozenset({"ir"})}), ("fusion", {"fuse": False}), ("vector code", {"simd": "scalar"}),
     ("functions of its own numerics", {"numerics": "eager"}),
-)
+)  # fmt: skip
 """What may be at fault behind the passes -> the settings under which it takes no part."""
 
 

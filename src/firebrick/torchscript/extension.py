@@ -82,12 +82,7 @@ def build_extension(
 
 
 def is_built(
-    name: str,
-    sources: Sequence[Path],
-    folder: Path,
-    *,
-    include_dirs: Sequence[str] = (),
-    libraries: Sequence[str] = (),
+    name: str, sources: Sequence[Path], folder: Path, *, include_dirs: Sequence[str] = (), libraries: Sequence[str] = ()
 ) -> bool:
     """Whether `build_extension` would find the module there."""
     setup = generate_setup(name, [str(s) for s in sources], include_dirs=include_dirs, libraries=libraries)

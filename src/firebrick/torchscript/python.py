@@ -104,14 +104,9 @@ class _Writer:
     def scope(self) -> dict[str, Any]:
         """The globals of the generated functions."""
         names = {
-            "torch": torch,
-            "math": math,
-            "operator": operator,
-            "dtype_number": dtype_number,
-            "dtype_of_number": dtype_of_number,
-            "layout_number": layout_number,
-            "__name__": "torchscript_as_python",
-        }
+            "torch": torch, "math": math, "operator": operator, "dtype_number": dtype_number,
+            "dtype_of_number": dtype_of_number, "layout_number": layout_number, "__name__": "torchscript_as_python",
+        }  # fmt: skip
         return {**names, **self.constants, **self.ops}
 
     def method(self, name: str) -> str:
@@ -411,14 +406,8 @@ def _is_generic(node: Any) -> bool:
 
 
 _WRITERS: dict[str, Callable[[_Method, Any, int], None]] = {
-    "prim::Constant": _Method._skip,
-    "prim::If": _Method._if,
-    "prim::Loop": _Method._loop,
-    "prim::RaiseException": _Method._raise,
-    "prim::GetAttr": _Method._get_attribute,
-    "prim::SetAttr": _Method._set_attribute,
-    "prim::TupleUnpack": _Method._unpack,
-    "prim::ListUnpack": _Method._unpack,
-    "prim::DictConstruct": _Method._dictionary,
-    "aten::size": _Method._size,
-}
+    "prim::Constant": _Method._skip, "prim::If": _Method._if, "prim::Loop": _Method._loop,
+    "prim::RaiseException": _Method._raise, "prim::GetAttr": _Method._get_attribute,
+    "prim::SetAttr": _Method._set_attribute, "prim::TupleUnpack": _Method._unpack,
+    "prim::ListUnpack": _Method._unpack, "prim::DictConstruct": _Method._dictionary, "aten::size": _Method._size,
+}  # fmt: skip

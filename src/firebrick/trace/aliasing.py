@@ -244,20 +244,11 @@ def _as_real(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
 
 
 _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {
-    aten.view.default: _same_elements,
-    aten.unsqueeze.default: _same_elements,
-    aten.squeeze.default: _same_elements,
-    aten.squeeze.dim: _same_elements,
-    aten.squeeze.dims: _same_elements,
-    aten.permute.default: _permute,
-    aten.transpose.int: _again,
-    aten.t.default: _again,
-    **dict.fromkeys(BIT_OPS, _bit),
-    aten.select.int: _scatter(aten.select_scatter.default),
-    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
-    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
-    aten.view.dtype: _view_dtype,
-    aten.view_as_real.default: _as_complex,
-    aten.view_as_complex.default: _as_real,
-}
+    aten.view.default: _same_elements, aten.unsqueeze.default: _same_elements, aten.squeeze.default: _same_elements,
+    aten.squeeze.dim: _same_elements, aten.squeeze.dims: _same_elements, aten.permute.default: _permute,
+    aten.transpose.int: _again, aten.t.default: _again, **dict.fromkeys(BIT_OPS, _bit),
+    aten.select.int: _scatter(aten.select_scatter.default), aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default), aten.view.dtype: _view_dtype,
+    aten.view_as_real.default: _as_complex, aten.view_as_complex.default: _as_real,
+}  # fmt: skip
 """View op -> (emit, tensor before the view, new content of the view, step) -> new content before the view."""

@@ -45,9 +45,7 @@ def _choose(symmetric: bool) -> Callable[..., tuple[Tensor, Tensor]]:
 
 _NUMBERS = "quantized_decomposed::{}.tensor"
 QUANTIZED: Mapping[str, Callable[..., Any]] = {
-    _NUMBERS.format("quantize_per_tensor"): _quantize,
-    _NUMBERS.format("dequantize_per_tensor"): _dequantize,
-    _NUMBERS.format("choose_qparams"): _choose(False),
-    _NUMBERS.format("choose_qparams_symmetric"): _choose(True),
-}
+    _NUMBERS.format("quantize_per_tensor"): _quantize, _NUMBERS.format("dequantize_per_tensor"): _dequantize,
+    _NUMBERS.format("choose_qparams"): _choose(False), _NUMBERS.format("choose_qparams_symmetric"): _choose(True),
+}  # fmt: skip
 """Name of an op -> what it is made of; the library is defined where a program imports it."""

@@ -17,3 +17,18 @@ for make in (lambda: _native.cuda_stream(0), lambda: _native.CudaModule(b"cubin"
 
 def test_it_is_an_error():
     subprocess.run([sys.executable, "-c", SCRIPT], check=True)
+
+
+NO_TRITON = """
+import sys
+import firebrick
+from firebrick.runtime import load, triton_build
+from firebrick.targets.cuda import cuda_target
+triton_build.triton_version()
+assert "triton" not in sys.modules
+"""
+
+
+def test_triton_is_not_imported():
+    """That takes a second; kernels are compiled in processes of their own."""
+    subprocess.run([sys.executable, "-c", NO_TRITON], check=True)

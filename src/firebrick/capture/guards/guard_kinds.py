@@ -462,12 +462,9 @@ def _use_tensor_words() -> bool:
         if not _native.use_tensor_words(plain, len(shape), plain.numel()):
             return False
         others = [
-            plain.to(torch.float64),
-            plain.to(torch.int32),
-            plain.to(torch.bool),
-            torch.empty_strided(shape, strides, dtype=torch.float32, device="meta"),
-            torch._neg_view(plain),
-        ]
+            plain.to(torch.float64), plain.to(torch.int32), plain.to(torch.bool),
+            torch.empty_strided(shape, strides, dtype=torch.float32, device="meta"), torch._neg_view(plain),
+        ]  # fmt: skip
         with torch.inference_mode():
             others.append(torch.empty_strided(shape, strides, dtype=torch.float32, device="cpu"))
     description = _native.tensor_description(plain)

@@ -28,7 +28,7 @@ _INTEGERS = (2, (1 << 31) - 1)
 """Integers that may be symbols: 0 and 1 mean more than a number, and products of larger ones overflow."""
 
 _TORCH_MARKS = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-"""Attributes by which torch's own functions mark dimensions of a tensor."""
+"""Attributes by which torch's own functions mark dimensions of a tensor; the second allows them to be numbers."""
 
 
 class Symbols:
@@ -48,6 +48,7 @@ class Symbols:
         self._marked: dict[str, str] = {}
         self._integers: dict[Source, Var] = {}
         self._guards: list[Shape] = []
+        self.places: dict[Shape, str] = {}
 
     def of(self, tensor: torch.Tensor, source: Source) -> dict[int, Var]:
         """The dimensions of a tensor of the frame whose sizes are symbols."""
@@ -56,15 +57,17 @@ class Symbols:
         marks: Mapping[int, tuple[int | None, int | None]] = getattr(tensor, DYNAMIC, {})
         static = {*getattr(tensor, STATIC, ()), *getattr(tensor, "_dynamo_static_indices", ())} - {*marks}
         marked = {*marks, *(d for name in _TORCH_MARKS for d in getattr(tensor, name, ()))}
+        strict = {d for name in _TORCH_MARKS[::2] for d in getattr(tensor, name, ())}
+        bounds = {r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ())}
         symbols: dict[int, Var] = {}
         for d, size in enumerate(tensor.shape):
             varies = (source, d) in self.varying and (size > 1 or self.ones)
             varies = d in marked or varies or (size > 1 and self.dynamic is True)
             if varies and size and d not in static:
                 self.has_ones |= size == 1 and d not in marked
-                lo, hi = marks.get(d, (None, None))
+                lo, hi = marks.get(d) or bounds.get(d, (None, None))
                 symbols[d] = self._symbol(size, d, source, max(lo or 1, 1), hi)
-                if d in marks:
+                if d in marks or d in strict:
                     self._marked.setdefault(symbols[d].name, f"{source}.shape[{d}]")
         return symbols
 
@@ -94,6 +97,13 @@ class Symbols:
             self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
         return symbol
 
+    def computed(self, number: int, source: Source) -> Var:
+        """The symbol of an integer that Python computes of a number that varies."""
+        symbol = self.sizes.symbol(number, 1, _INTEGERS[1])
+        leaf = self._leaves[symbol.name] = ("int", source)
+        self._guards += [("<=", 1, leaf), ("<=", leaf, _INTEGERS[1])]
+        return symbol
+
     def decided_integers(self) -> set[Source]:
         """Those that had to be numbers."""
         return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
@@ -113,6 +123,14 @@ class Symbols:
                     f"{size} is marked as dynamic, but has to be {self.sizes.hint(symbol)}{where}",
                     fix="let the code work for any size, or leave the dimension unmarked",
                 )
+
+    def note_places(self) -> None:
+        """Find where the program needed the numbers of sizes and integers."""
+        for fact in self.sizes.facts.values():
+            if fact.sign == "==" and fact.truth and fact.where:
+                for v in fact.difference.vars():
+                    if v.name in self._leaves and not self.sizes.settled(v).terms:
+                        self.places.setdefault(self._leaves[v.name], fact.where)
 
     def in_use(self) -> bool:
         """Whether there are any."""
@@ -149,12 +167,13 @@ class Symbols:
                 continue  # each call looks
             left = sum((a * c for a, c in d.terms if c > 0), as_expr(max(d.const, 0)))
             right = left - d
+            sides = self.shape_of(left), self.shape_of(right)
             if fact.sign == "==":
-                yield ("==" if fact.truth else "!=", self.shape_of(left), self.shape_of(right))
-            elif fact.truth:
-                yield ("<", self.shape_of(left), self.shape_of(right))
+                shape = ("==" if fact.truth else "!=", *sides)
             else:
-                yield ("<=", self.shape_of(right), self.shape_of(left))
+                shape = ("<", *sides) if fact.truth else ("<=", *sides[::-1])
+            self.places[shape] = fact.where
+            yield shape
 
     def shape_of(self, e: Expr) -> Shape:
         """An expression of the sizes of the frame's tensors, as guards have it."""

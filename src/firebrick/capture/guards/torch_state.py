@@ -102,18 +102,13 @@ _DEVICES: dict[str, int] = {"None": 0}
 
 
 _READERS = {
-    "GRAD_MODE": torch.is_grad_enabled,
-    "INFERENCE_MODE": torch.is_inference_mode_enabled,
-    "AUTOCAST": _autocast,
-    "DETERMINISTIC": _deterministic,
-    "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
-    "TORCH_FUNCTION": _torch_function,
-    "TRANSFORMS": _transforms,
-    "THREADS": torch.get_num_threads,
+    "GRAD_MODE": torch.is_grad_enabled, "INFERENCE_MODE": torch.is_inference_mode_enabled, "AUTOCAST": _autocast,
+    "DETERMINISTIC": _deterministic, "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
+    "TORCH_FUNCTION": _torch_function, "TRANSFORMS": _transforms, "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,
     "DEFAULT_DEVICE": lambda: _DEVICES.setdefault(str(default_device()), len(_DEVICES)),
-}
+}  # fmt: skip
 
 _native.set_state_readers(
     tuple(_READERS[name] for name in _native.STATES),

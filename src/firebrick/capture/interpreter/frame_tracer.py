@@ -90,6 +90,7 @@ class Tracer:
         """What was another number, text, function or class in an earlier round."""
         self.numbers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another float: an argument of the graph, if that can be."""
+        self.pins = True  # whether such floats may be guarded to be what they are, or Python goes on instead
         self.integers: frozenset[s.Source] = frozenset()
         """Where an earlier capture found another integer: a symbol, as sizes are."""
         self.graph.sizes.prelude = self.prelude

@@ -14,6 +14,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.address import AddressValue, WeakReferenceValue
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
 from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.computed import ComputedValue, compared, of_numbers
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.made import NumberValue
@@ -25,6 +26,7 @@ from firebrick.capture.values.scalar import (
     ScalarValue,
     beside,
     is_late,
+    is_open,
     joined,
     late_text,
     of_scalars,
@@ -56,20 +58,9 @@ class BinaryRow:
 
 
 _BINARY_NAMES = {
-    "+": "add",
-    "-": "sub",
-    "*": "mul",
-    "/": "truediv",
-    "//": "floordiv",
-    "%": "mod",
-    "**": "pow",
-    "@": "matmul",
-    "&": "and",
-    "|": "or",
-    "^": "xor",
-    "<<": "lshift",
-    ">>": "rshift",
-}
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
 BINARY: Mapping[str, BinaryRow] = {
     symbol: BinaryRow(symbol, vars(operator)[f"__{name}__"], vars(operator)[f"__i{name}__"], name)
     for symbol, name in _BINARY_NAMES.items()
@@ -84,13 +75,10 @@ UNARY: Mapping[str, tuple[Callable[[Any], Any], str]] = {
 """Operator text -> function, special method."""
 
 COMPARE: Mapping[str, tuple[Callable[[Any, Any], Any], str, str]] = {
-    "<": (operator.lt, "__lt__", "__gt__"),
-    "<=": (operator.le, "__le__", "__ge__"),
-    "==": (operator.eq, "__eq__", "__eq__"),
-    "!=": (operator.ne, "__ne__", "__ne__"),
-    ">": (operator.gt, "__gt__", "__lt__"),
-    ">=": (operator.ge, "__ge__", "__le__"),
-}
+    "<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"), "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__"),
+}  # fmt: skip
 """Operator text -> function, special method, its reflection."""
 
 _BY_COMPARISON = {method: symbol for symbol, (_, method, _) in COMPARE.items()}
@@ -136,6 +124,8 @@ def unary(interp: Interpreter, symbol: str, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, NumberValue):
         return value.unary(interp, symbol)
+    if isinstance(value, ComputedValue) and symbol == "-":
+        return value.applied(operator.neg)
     if isinstance(value, SizeValue) and symbol in "+-":
         return binary(interp, symbol, ConstantValue(0), value)
     function, method = UNARY[symbol]
@@ -161,8 +151,10 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
     row = BINARY[symbol.rstrip("=")]
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         size = of_sizes(row.symbol, left, right)
-        if size is None and (row.symbol == "/" or left.python_type() is str) and (is_late(left) or is_late(right)):
+        waits = is_late if row.symbol == "/" else is_open
+        if size is None and (row.symbol == "/" or left.python_type() is str) and (waits(left) or waits(right)):
             size = _of_data(interp, row.symbol, left, right)
+        size = of_numbers(interp, row.symbol, left, right) if size is None else size
         return interp.fold(row.function, (left, right), {}) if size is None else size
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
@@ -328,7 +320,7 @@ def torch_size(left: TupleValue, right: TupleValue) -> type:
 
 def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:
     items = [item.realize() for item in (right.items if isinstance(right, TupleValue) else [right])]
-    if any(map(is_late, items)):
+    if any(map(is_open, items)):
         return late_text(interp, percent, [left, *items])
     try:
         return interp.fold(operator.mod, (left, ConstantValue(host_copy(interp, right))), {})
@@ -360,7 +352,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     if isinstance(left, ArrayValue) or isinstance(right, ArrayValue):
         return _of_arrays(interp, symbol, left, right)
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
-        size = of_sizes(symbol, left, right)
+        size = of_sizes(symbol, left, right) or compared(interp, function, left, right)
         return interp.fold(function, (left, right), {}) if size is None else size
     if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)

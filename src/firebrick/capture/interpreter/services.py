@@ -12,13 +12,14 @@ from firebrick.capture.interpreter import operators
 from firebrick.capture.interpreter.function_modes import call_under_modes, seen, surely
 from firebrick.capture.library import arity, known_callables
 from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue, of_list
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
-from firebrick.capture.values.scalar import is_late, of_python, read, shown, text_of
+from firebrick.capture.values.scalar import is_open, of_python, read, shown, text_of
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
@@ -162,7 +163,8 @@ class Operations:
                 returned.cls = obj
             return returned
         if known_callables.is_foldable(obj):
-            return of_python(interp, obj, args) or self.fold(obj, args, kwargs, copied=True)
+            number = of_python(interp, obj, args) or applied(interp, obj, args)
+            return number or self.fold(obj, args, kwargs, copied=True)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type) and owner in LITERAL_TYPES:  # int.from_bytes
             return self.fold(obj, args, kwargs, copied=True)
@@ -336,7 +338,7 @@ class Operations:
         value = value.realize()
         if isinstance(value, TensorValue) and not conversion and not value.fake.dim():
             value = read(self.interpreter, value) or value
-        if is_late(value):
+        if is_open(value):
             return text_of(self.interpreter, value, conversion, spec)
         if isinstance(value, ObjectValue) and value.is_constant():
             text: Any = value.as_constant()
@@ -354,11 +356,9 @@ class Operations:
 
     def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
         names: dict[str, tuple[str, ...]] = {
-            "r": ("__repr__",),
-            "s": ("__str__", "__repr__"),
-            "a": ("__repr__",),
+            "r": ("__repr__",), "s": ("__str__", "__repr__"), "a": ("__repr__",),
             "": ("__format__", "__str__", "__repr__"),
-        }
+        }  # fmt: skip
         for name in names[conversion]:
             entry, _ = self.lookup(value.cls, name)
             if entry is not MISSING and isinstance(entry, types.FunctionType):

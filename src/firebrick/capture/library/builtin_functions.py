@@ -33,13 +33,14 @@ from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
 from firebrick.capture.values.classes import ClassValue, fill
+from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue, of_list
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
-from firebrick.capture.values.scalar import ScalarValue, chosen, extreme, finite, is_late, rounded, truth_of
+from firebrick.capture.values.scalar import OpenText, ScalarValue, chosen, extreme, finite, is_open, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.superclass import SuperValue
@@ -420,6 +421,8 @@ def _number(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value
             raise Break("data-dependent-value", f"{cls.__name__}() of a tensor or array")
         if isinstance(value, NumberValue) and cls is not complex and len(args) == 1:
             return value.converted(interp, cls)
+        if not kwargs and cls is not complex and (result := applied(interp, cls, args)) is not None:
+            return result
         if isinstance(value, ObjectValue):
             conversion, _ = interp.lookup(value.cls, method)
             if isinstance(conversion, types.FunctionType):
@@ -457,7 +460,7 @@ def _unary(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Va
         return value.converted(interp, function)
     if isinstance(value, ScalarValue) and function is round and (late := rounded(value, (*args, *kwargs.values())[1])):
         return late
-    return interp.fold(function, args, kwargs)
+    return (None if kwargs else applied(interp, function, args)) or interp.fold(function, args, kwargs)
 
 
 @handles_each(math.isnan, math.isinf, math.isfinite)
@@ -491,14 +494,14 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):
         names = f"{left.python_type().__name__!r} and {right.python_type().__name__!r}"
         interp.raise_new(TypeError, f"unsupported operand type(s) for divmod(): {names}")
-    if is_late(left) or is_late(right):
+    if is_open(left) or is_open(right):
         return TupleValue([operators.binary(interp, symbol, left, right) for symbol in ("//", "%")])
     return interp.fold(divmod, args, kwargs)
 
 
 @handles_each(print, warnings.warn)
 def _says(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    late = is_late if function is print else lambda value: False
+    late = is_open if function is print else lambda value: isinstance(value, OpenText)
     if not all(arg.realize().is_constant() or late(arg.realize()) for arg in (*args, *kwargs.values())):
         text = f"{function.__name__}() of a tensor or object"
         raise Break("unsupported-call", text, fix=f"call {function.__name__} after the compiled function")

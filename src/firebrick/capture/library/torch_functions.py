@@ -34,12 +34,14 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
 from firebrick.capture.values.array import ArrayValue
+from firebrick.capture.values.computed import ComputedValue, tensor_of_open
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.mapping import DictValue
-from firebrick.capture.values.scalar import expect, may_be_expected
+from firebrick.capture.values.scalar import expect, is_late, may_be_expected
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import as_subclass, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
@@ -203,14 +205,18 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     if not args and "data" not in kwargs:
         raise Break("unsupported-call", "torch.tensor() is called without data")
     first = (args[0] if args else kwargs["data"]).realize()
+    options = {name: value for name, value in kwargs.items() if name != "data"}
+    if isinstance(first, (SizeValue, ComputedValue)) and not is_late(first):
+        return tensor_of_open(interp, first, options)
     if isinstance(first, NumberValue):
-        return tensor_of_number(interp, first, {name: value for name, value in kwargs.items() if name != "data"})
+        return tensor_of_number(interp, first, options)
     if not isinstance(first, (TensorValue, ArrayValue)):
         leaves: list[Value] = []
         shape = _elements(interp, first, leaves)
-        if all(isinstance(leaf, ConstantValue) for leaf in leaves) or len(args) > 1:
+        closed = all(isinstance(leaf, ConstantValue) and leaf.is_constant() for leaf in leaves)
+        if closed or len(args) > 1 or ({*options} - {"dtype"} and all(isinstance(v, ConstantValue) for v in leaves)):
             return interp.tracer.graph.call(interp, "call_function", torch.tensor, args, kwargs)
-        return _joined(interp, leaves, shape, {name: value for name, value in kwargs.items() if name != "data"})
+        return _joined(interp, leaves, shape, options)
     if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
@@ -256,6 +262,8 @@ def _joined(interp: Interpreter, leaves: list[Value], shape: list[int], kwargs: 
         if isinstance(leaf, TensorValue)
         else tensor_of_number(interp, leaf, to)
         if isinstance(leaf, NumberValue)
+        else tensor_of_open(interp, leaf, to)
+        if isinstance(leaf, (SizeValue, ComputedValue)) and not is_late(leaf)
         else call(torch.tensor, [leaf], to)
         for leaf in leaves
     ]

@@ -47,11 +47,10 @@ def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keep
 
 
 _CONDITIONS: Mapping[str, Condition] = {
-    "TRUE": lambda interp, value: value.truth(interp),
-    "FALSE": lambda interp, value: not value.truth(interp),
+    "TRUE": lambda interp, value: value.truth(interp), "FALSE": lambda interp, value: not value.truth(interp),
     "NONE": lambda interp, value: value.python_type() is type(None),
     "NOT_NONE": lambda interp, value: value.python_type() is not type(None),
-}
+}  # fmt: skip
 _TRUTHS = (_CONDITIONS["TRUE"], _CONDITIONS["FALSE"])
 _STRAIGHT = 60
 """Instructions that are looked at for a `raise`."""

@@ -17,7 +17,7 @@ from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
-from firebrick.capture.values.scalar import is_late, joined, negated, truth_of
+from firebrick.capture.values.scalar import is_open, joined, negated, truth_of
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
 
@@ -260,7 +260,7 @@ def _match_class(interp: Interpreter, at: Instruction) -> None:
 
 
 def _string(interp: Interpreter, parts: list[Value]) -> Value:
-    if any(is_late(part.realize()) for part in parts):
+    if any(is_open(part.realize()) for part in parts):
         return joined(parts)
     return interp.fold(lambda *texts: "".join(texts), parts, {})
 

@@ -143,6 +143,27 @@ class ConstantValue(Value):
         return f"ConstantValue({self.value!r})"
 
 
+class OpenValue(ConstantValue):
+    """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super(ConstantValue, self).__init__(None)
+
+    def python_type(self) -> type:
+        """Class."""
+        return self.cls
+
+    def is_constant(self) -> bool:
+        """Not until someone needs it."""
+        return False
+
+    def describe(self) -> str:
+        """What it is."""
+        return f"another {self.cls.__name__} in each call"
+
+
 class NumpyScalarValue(ConstantValue):
     """A scalar of numpy, which torch takes for the Python number that it is equal to."""
 

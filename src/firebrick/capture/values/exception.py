@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""
 _CHAINED = {
-    "__cause__": "cause",
-    "__context__": "context",
-    "__suppress_context__": "suppress",
-    "__traceback__": "traceback",
-}
+    "__cause__": "cause", "__context__": "context", "__suppress_context__": "suppress", "__traceback__": "traceback",
+}  # fmt: skip
 
 
 class TracebackValue(Value):

@@ -10,7 +10,6 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
-from firebrick.capture.guards.sources import Source
 from firebrick.capture.values.base import UnknownValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.size import SizeValue
@@ -52,12 +51,11 @@ class NumberInGraph(Break):
 class NumberValue(UnknownValue):
     """A Python int or float that differs from call to call. What needs to know it now breaks."""
 
-    __slots__ = ("cls", "largest", "operand")
+    __slots__ = ("cls", "largest", "operand")  # largest: it is no further from 0
 
-    def __init__(self, cls: type, operand: Made | Source | None, largest: float = math.inf) -> None:
-        super().__init__(operand if isinstance(operand, Source) else None)
-        self.cls, self.operand = cls, operand
-        self.largest = largest  # it is no further from 0
+    def __init__(self, cls: type, operand: Made | None, largest: float = math.inf) -> None:
+        super().__init__(None)
+        self.cls, self.operand, self.largest = cls, operand, largest
 
     def _unknown(self) -> NoReturn:
         raise Break("changing-value", f"another {self.cls.__name__} in each call is used where it must be known")
@@ -151,12 +149,17 @@ _BOUNDS = frozenset(
 """Functions of a tensor and of bounds, which are numbers or tensors."""
 
 
+def takes_number(kind: type, tensor: TensorValue) -> bool:
+    """Whether a tensor without dimensions stands for a number beside a tensor."""
+    return tensor.cls in (torch.Tensor, torch.nn.Parameter) and _dtype_beside(kind, tensor.fake) is not None
+
+
 def number_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     """A size as a number that is computed before the graph, where it meets a tensor; other values as they are."""
     graph = interp.tracer.graph
     if not isinstance(value, SizeValue) or not isinstance(other, TensorValue) or graph.outer is not None:
         return value
-    if other.cls not in (torch.Tensor, torch.nn.Parameter) or _dtype_beside(int, other.fake) is None:
+    if not takes_number(int, other):
         return value
     sizes = graph.sizes.sizes
 
@@ -187,11 +190,12 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
         Break: the function may tell a number from a tensor.
     """
     graph = interp.tracer.graph
-    if target is torch.full and len(args) == 2 and not {*kwargs} - {"dtype", "device"}:
-        number = args[1].realize()
+    if target in (torch.full, "new_full") and len(args) > 1 and not {*kwargs} - {"dtype", "device"}:
+        number = args[-1].realize()
         if isinstance(number, NumberValue):
-            options = {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
-            result = graph.call(interp, "call_function", torch.empty, args[:1], options)
+            options = kwargs if target == "new_full" else {"dtype": ConstantValue(_dtype_alone(number)), **kwargs}
+            empty = "new_empty" if target == "new_full" else torch.empty
+            result = graph.call(interp, op, empty, args[:-1], options)
             filled = number_tensor(interp, number, torch.float64 if number.cls is float else _dtype_alone(number))
             return graph.call(interp, "call_method", "fill_", [result, filled], {})
     name = target if isinstance(target, str) else getattr(target, "__name__", "")

@@ -108,22 +108,17 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
 
 
 _NOT_SUPPORTED: Mapping[str, str] = {
-    "__getitem__": "'{}' object is not subscriptable",
-    "__setitem__": "'{}' object does not support item assignment",
-    "__delitem__": "'{}' object does not support item deletion",
-    "__next__": "'{}' object is not an iterator",
-    "__abs__": "bad operand type for abs(): '{}'",
-    "__round__": "type {} doesn't define __round__ method",
+    "__getitem__": "'{}' object is not subscriptable", "__setitem__": "'{}' object does not support item assignment",
+    "__delitem__": "'{}' object does not support item deletion", "__next__": "'{}' object is not an iterator",
+    "__abs__": "bad operand type for abs(): '{}'", "__round__": "type {} doesn't define __round__ method",
     "__index__": "'{}' object cannot be interpreted as an integer",
-}
+}  # fmt: skip
 """What an operation says of a class that has no such method."""
 
 _RESULTS: Mapping[str, type] = {
     **dict.fromkeys(("__len__", "__index__", "__hash__", "__int__"), int),
-    **dict.fromkeys(("__str__", "__repr__", "__format__"), str),
-    "__float__": float,
-    "__complex__": complex,
-}
+    **dict.fromkeys(("__str__", "__repr__", "__format__"), str), "__float__": float, "__complex__": complex,
+}  # fmt: skip
 """What special methods must give, where an instance of a derived class will do."""
 
 _ONE_SLOT = {"__setitem__": "__delitem__", "__delitem__": "__setitem__"}

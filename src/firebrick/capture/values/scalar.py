@@ -17,10 +17,11 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.packed import number_at, place_of
 from firebrick.capture.values.base import NotConstant, UnknownValue, Value
-from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue
+from firebrick.capture.values.computed import ComputedValue, float_beside
+from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue, OpenValue
 from firebrick.capture.values.early import as_tuple
 from firebrick.capture.values.made import NumberValue, number_beside, number_tensor
-from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue, SizeValue, size_value
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue, TruthValue
 from firebrick.fakes.data_sizes import SHIFT, as_size, as_true, is_integer
@@ -117,6 +118,27 @@ class LateValue(UnknownValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Call the function."""
+        emitter.load_call(self.function, *self.args)
+
+
+class OpenText(OpenValue):
+    """The text that a pure function gives for numbers that vary: known where someone needs it."""
+
+    __slots__ = ("args", "function")
+    held = ("args",)
+    cls = str
+
+    def __init__(self, function: Callable[..., str], args: Sequence[Value]) -> None:
+        super().__init__()
+        self.function, self.args = function, args
+
+    @property
+    def value(self) -> str:  # type: ignore[override]
+        """What it is, guarded from here on."""
+        return self.function(*[arg.realize().as_constant() for arg in self.args])
+
+    def reconstruct(self, emitter: ValueEmitter) -> None:
+        """Call the function behind the graph."""
         emitter.load_call(self.function, *self.args)
 
 
@@ -279,11 +301,8 @@ def _operand(interp: Interpreter, value: Value, *, compared: bool) -> Value | No
 
 
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -342,7 +361,7 @@ def beside(interp: Interpreter, value: Value, other: Value) -> Value:
     """What stands for a number that meets a tensor."""
     if isinstance(value, HeldValue) and isinstance(other, TensorValue):
         return ScalarValue(bool, value.tensor(interp).realize())  # type: ignore[arg-type]
-    return number_beside(interp, value, other)
+    return float_beside(interp, number_beside(interp, value, other), other)
 
 
 def _truth_tensor(interp: Interpreter, value: Value) -> TensorValue:
@@ -468,25 +487,45 @@ def is_late(value: Value) -> bool:
     return isinstance(value, (ScalarValue, LateValue, HeldValue))
 
 
+def is_open(value: Value) -> bool:
+    """Whether a text of it is made behind the graph: of what data decide, and of numbers that vary."""
+    if isinstance(value, TupleValue) and value.cls in (tuple, torch.Size):
+        items = [item.realize() for item in value.items]
+        return any(map(is_open, items)) and all(item.is_constant() or is_open(item) for item in items)
+    return is_late(value) or isinstance(value, (SizeValue, ComputedValue, OpenText))
+
+
+def _waits_for_data(value: Value) -> bool:
+    parts = value.items if isinstance(value, TupleValue) else value.args if isinstance(value, OpenText) else ()
+    return is_late(value) or any(_waits_for_data(part.realize()) for part in parts)
+
+
 def text_of(interp: Interpreter, value: Value, conversion: str, spec: str) -> Value:
     """`f"{value!conversion:spec}"` of what data decide."""
-    if isinstance(value, LateValue) and not conversion and not spec and value.cls is str:
+    if isinstance(value, (LateValue, OpenText)) and not conversion and not spec and value.python_type() is str:
         return value
     return late_text(interp, shown, [value, ConstantValue(conversion), ConstantValue(spec)])
 
 
 def late_text(interp: Interpreter, function: Callable[..., str], args: Sequence[Value]) -> Value:
-    """The text that a function gives for constants and for numbers that data decide."""
+    """The text that a function gives for constants and for numbers that data decide or that vary."""
     parts = [arg.realize() for arg in args]
     if any(isinstance(part, LateValue) and part.cls is not str for part in parts):
         raise Break("unsupported-operation", "text of an object of numbers that data decide")
     try:
-        function(*(part.python_type()(1) if is_late(part) else part.as_constant() for part in parts))
+        function(*map(_like, parts))
     except NotConstant:
         raise Break("unsupported-operation", "text of an object beside a number that data decide") from None
     except (TypeError, ValueError, LookupError) as error:
         interp.raise_real(error)
-    return LateValue(str, function, parts)
+    return LateValue(str, function, parts) if any(map(_waits_for_data, parts)) else OpenText(function, parts)
+
+
+def _like(value: Value) -> Any:
+    """What a text may be tried with."""
+    if isinstance(value, TupleValue):
+        return value.build([_like(item.realize()) for item in value.items])
+    return value.python_type()(1) if is_open(value) else value.as_constant()
 
 
 def shown(value: Any, conversion: str, spec: str) -> str:
@@ -504,7 +543,7 @@ _format_constants = CONSTANT_METHODS[str, "format"]
 
 
 def _formatted(interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
-    if any(is_late(arg.realize()) for arg in args) and not kwargs:
+    if any(is_open(arg.realize()) for arg in args) and not kwargs:
         return late_text(interp, str.format, [value, *args])
     return _format_constants(interp, value, args, kwargs)  # type: ignore[no-any-return]
 
@@ -513,8 +552,9 @@ CONSTANT_METHODS[str, "format"] = _formatted
 
 
 def joined(parts: Sequence[Value]) -> Value:
-    """Texts, of which data decide one, as one text."""
-    return LateValue(str, _joined, parts)
+    """Texts, of which data decide one or numbers that vary, as one text."""
+    known = [part.realize() for part in parts]
+    return LateValue(str, _joined, known) if any(map(_waits_for_data, known)) else OpenText(_joined, known)
 
 
 def _joined(*parts: str) -> str:

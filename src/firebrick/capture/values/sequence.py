@@ -405,21 +405,16 @@ TupleValue.methods = {
     "numel": lambda interp, value, args, kwargs: interp.fold(torch.Size.numel, [value], {}),
 }
 LIST_METHODS = ListValue.methods = {
-    **SEQUENCE_METHODS,
-    **CONTAINER_METHODS,
-    "append": partial(_add, lambda interp, item: [item]),
+    **SEQUENCE_METHODS, **CONTAINER_METHODS, "append": partial(_add, lambda interp, item: [item]),
     "copy": lambda interp, value, args, kwargs: value.copy_with(list(value.items)),
     "extend": partial(_add, lambda interp, others: list(interp.iterate(others))),
     **{name: _by_name(name) for name in ("clear", "reverse")},
-    **{name: _by_index(name) for name in ("insert", "pop")},
-    "remove": _mutating(_remove),
-    "sort": _sort,
-}
+    **{name: _by_index(name) for name in ("insert", "pop")}, "remove": _mutating(_remove), "sort": _sort,
+}  # fmt: skip
 
 
 DequeValue.methods = {
     **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
     **{name: _by_name(name) for name in ("append", "appendleft", "pop", "popleft")},
-    **{name: _by_items(name) for name in ("extend", "extendleft")},
-    "rotate": _by_index("rotate"),
-}
+    **{name: _by_items(name) for name in ("extend", "extendleft")}, "rotate": _by_index("rotate"),
+}  # fmt: skip

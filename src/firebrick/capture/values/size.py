@@ -14,7 +14,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, Item
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import ConstantValue, OpenValue
 from firebrick.ir.graph.nested import Held
 from firebrick.ir.index.expr import Expr, Var, as_expr, floordiv, maximum, minimum, mod
 from firebrick.ir.index.operation import operation
@@ -37,27 +37,20 @@ _FIX = (
 )
 
 
-class SizeValue(ConstantValue):
+class SizeValue(OpenValue):
     """An integer that is an expression of sizes. `nodes` makes graph nodes of it."""
 
     __slots__ = ("expr", "nodes")
+    cls = int
 
     def __init__(self, expr: Expr, nodes: SizeNodes) -> None:
-        super(ConstantValue, self).__init__(None)
+        super().__init__()
         self.expr, self.nodes = expr, nodes
 
     @property
     def value(self) -> int:  # type: ignore[override]
         """The number, which is guarded from here on."""
         return self.nodes.number(self.expr)
-
-    def python_type(self) -> type:
-        """Int."""
-        return int
-
-    def is_constant(self) -> bool:
-        """Not until someone needs the number."""
-        return False
 
     def as_argument(self) -> Any:
         """The node that computes it."""
@@ -66,10 +59,6 @@ class SizeValue(ConstantValue):
     def identity(self) -> object:
         """Small integers are one object, so that a number is needed."""
         return (int, self.value)
-
-    def describe(self) -> str:
-        """Its text."""
-        return f"a size ({self.expr.show()})"
 
     def truth(self, interp: Interpreter) -> bool:
         """Whether it is not 0."""
@@ -271,27 +260,17 @@ class SizeNodes:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "min": torch.sym_min,
+    "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "min": torch.sym_min,
     "max": torch.sym_max,
-}
+}  # fmt: skip
 """Operator -> the function that graphs call for it, of two operands."""
 
 _NUMBERS: Mapping[str, Callable[..., Any]] = {**_FUNCTIONS, "min": min, "max": max}
 """The same of Python's integers."""
 
 _ARITHMETIC: Mapping[str, Callable[[Expr, Expr], Expr]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": floordiv,
-    "%": mod,
-    "min": minimum,
-    "max": maximum,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": floordiv, "%": mod, "min": minimum, "max": maximum,
+}  # fmt: skip
 
 
 _CONTRARY = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -317,7 +296,7 @@ def _exprs(values: Sequence[Value]) -> Iterator[Expr | None]:
         if isinstance(value, SizeValue):
             yield value.nodes.sizes.settled(value.expr)
         else:
-            number = value.value if isinstance(value, ConstantValue) else None
+            number = value.value if isinstance(value, ConstantValue) and value.is_constant() else None
             yield as_expr(int(number)) if isinstance(number, int) else None
 
 

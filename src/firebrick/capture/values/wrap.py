@@ -31,11 +31,11 @@ from firebrick.capture.library import known_callables
 from firebrick.capture.values.address import WeakReferenceValue, number_key
 from firebrick.capture.values.array import ArrayValue, torch_dtype
 from firebrick.capture.values.classes import ClassValue
+from firebrick.capture.values.computed import of_float
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.iterator import IteratorValue
-from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DICT_CLASSES, DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue, PythonModuleValue
 from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, ObjectValue, builtin_base
@@ -69,7 +69,7 @@ def wrap(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
                 raise Break("changing-value", f"{source} is another {kind.__name__} in each round")
             if source in tracer.numbers and kind is float:
                 tracer.guards.type(source, float)
-                return NumberValue(float, source)
+                return of_float(tracer, source, obj)
             symbol = tracer.symbols.integer(obj, source) if kind is int and source in tracer.integers else None
             if symbol is not None:
                 tracer.guards.type(source, int)
@@ -433,18 +433,12 @@ _EXACT: dict[type, Wrapper] = {
     **dict.fromkeys(UNCHANGING, _unchanging),
 }
 _CLASSES: tuple[tuple[Any, Any], ...] = (
-    (torch.nn.Module, _module),
-    (torch.ScriptObject, _script_object),
-    (torch.Tensor, _tensor),
-    (type, _by_identity(ClassValue)),
-    (types.ModuleType, _by_identity(PythonModuleValue)),
-    (enum.Enum, _fixed),
-    (np.generic, _by_identity(NumpyScalarValue)),
-    (tuple, _tuple_subclass),
-    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable),
-    (BaseException, _exception),
+    (torch.nn.Module, _module), (torch.ScriptObject, _script_object), (torch.Tensor, _tensor),
+    (type, _by_identity(ClassValue)), (types.ModuleType, _by_identity(PythonModuleValue)), (enum.Enum, _fixed),
+    (np.generic, _by_identity(NumpyScalarValue)), (tuple, _tuple_subclass),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _callable), (BaseException, _exception),
     ((dict, list, set, frozenset, int, float, str, bytes, complex), _container),
-)
+)  # fmt: skip
 
 
 _FRESH: Mapping[type, Any] = {

@@ -18,26 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _OPERATORS = {
-    operator.truediv: "div",
-    operator.floordiv: "floor_divide",
-    operator.mod: "remainder",
-    operator.and_: "bitwise_and",
-    operator.or_: "bitwise_or",
-    operator.xor: "bitwise_xor",
+    operator.truediv: "div", operator.floordiv: "floor_divide", operator.mod: "remainder",
+    operator.and_: "bitwise_and", operator.or_: "bitwise_or", operator.xor: "bitwise_xor",
     operator.inv: "bitwise_not",
-}
+}  # fmt: skip
 _RENAMED = {
-    "absolute": "abs",
-    "concat": "cat",
-    "concatenate": "cat",
-    "divide": "div",
-    "true_divide": "div",
-    "multiply": "mul",
-    "negative": "neg",
-    "subtract": "sub",
-    "_unsafe_view": "view",
-    "reshape": "view",
-}
+    "absolute": "abs", "concat": "cat", "concatenate": "cat", "divide": "div", "true_divide": "div",
+    "multiply": "mul", "negative": "neg", "subtract": "sub", "_unsafe_view": "view", "reshape": "view",
+}  # fmt: skip
 _SAME_PARAMETER = {"input": "self", "tensor": "self", "training": "train"}
 _IGNORED_PARAMETERS = frozenset({"_stacklevel"})
 

@@ -777,9 +777,7 @@ def _operand(e: Expr) -> str:
 
 
 _CALLS: Mapping[type[_Call], tuple[Callable[..., Expr], Callable[..., int], str]] = {
-    FloorDiv: (floordiv, operator.floordiv, "//"),
-    Mod: (mod, operator.mod, "%"),
-    Min: (minimum, lambda *args: min(args), "min"),
-    Max: (maximum, lambda *args: max(args), "max"),
-}
+    FloorDiv: (floordiv, operator.floordiv, "//"), Mod: (mod, operator.mod, "%"),
+    Min: (minimum, lambda *args: min(args), "min"), Max: (maximum, lambda *args: max(args), "max"),
+}  # fmt: skip
 """Kind of atom -> its constructor, its meaning on numbers, its sign."""

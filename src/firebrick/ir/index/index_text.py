@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 
 _SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-}
+}  # fmt: skip
 
 
 def parse(text: str, variables: Mapping[str, Expr]) -> Expr:

@@ -353,13 +353,9 @@ class Sizes:
 
 
 _SIGNS: Mapping[str, tuple[str, bool, bool]] = {
-    "==": ("==", False, False),
-    "!=": ("==", False, True),
-    "<": ("<", False, False),
-    ">=": ("<", False, True),
-    ">": ("<", True, False),
-    "<=": ("<", True, True),
-}
+    "==": ("==", False, False), "!=": ("==", False, True), "<": ("<", False, False), ">=": ("<", False, True),
+    ">": ("<", True, False), "<=": ("<", True, True),
+}  # fmt: skip
 """Comparison -> the base one, whether the sides are exchanged, whether it is the contrary."""
 
 
@@ -511,14 +507,9 @@ _CONTRARY = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Expr]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    **dict.fromkeys(("floordiv", "int_floordiv"), floordiv),
-    "mod": mod,
-    "sym_min": minimum,
-    "sym_max": maximum,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    **dict.fromkeys(("floordiv", "int_floordiv"), floordiv), "mod": mod, "sym_min": minimum, "sym_max": maximum,
+}  # fmt: skip
 for _name, _function in _ARITHMETIC.items():
     setattr(SizeNode, _name, _arithmetic(_function))
 for _name, _sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
@@ -677,6 +668,12 @@ def expressions(values: Iterable[Any]) -> tuple[Expr | int, ...]:
 def settled(values: Iterable[Any]) -> tuple[Any, ...]:
     """Sizes by what is known now: SymInts and numbers."""
     return tuple([v.node.sizes.size(v.node.expr) if isinstance(v, torch.SymInt) else v for v in values])
+
+
+def one_or_more(size: Any) -> Any:
+    """`max(size, 1)`; an expression where nothing may be asked any more."""
+    sizes = size.node.sizes
+    return sizes.size(maximum(size.node.expr, 1)) if sizes.frozen else max(size, 1)
 
 
 def sizes_in(values: Iterable[Any]) -> Sizes | None:

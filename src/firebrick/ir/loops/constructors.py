@@ -152,10 +152,9 @@ _EXACT: frozenset[str] = frozenset(
 _HOLDS = {
     "f64": frozenset({"f64", "f32", "bf16", "f16", "i32", "i16", "i8", "u8", "b8"}),
     "f32": frozenset({"f32", "bf16", "f16", "i16", "i8", "u8", "b8"}),
-    "i64": frozenset({"i64", "i32", "i16", "i8", "u8", "b8"}),
-    "i32": frozenset({"i32", "i16", "i8", "u8", "b8"}),
+    "i64": frozenset({"i64", "i32", "i16", "i8", "u8", "b8"}), "i32": frozenset({"i32", "i16", "i8", "u8", "b8"}),
     "i16": frozenset({"i16", "i8", "u8", "b8"}),
-}
+}  # fmt: skip
 
 
 def _holds(wide: str, narrow: str) -> bool:
@@ -229,15 +228,9 @@ def _simplify_pair(name: str, a: Value, b: Value, dtype: str) -> Value | None:
 
 
 _INDEX_OPS: Mapping[str, Callable[..., Expr]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "floordiv": floordiv,
-    "mod": mod,
-    "min": minimum,
-    "max": maximum,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "floordiv": floordiv,
+    "mod": mod, "min": minimum, "max": maximum,
+}  # fmt: skip
 """Scalar function -> the same of index expressions."""
 
 _INDEX_TESTS: Mapping[str, Callable[[Expr], bool | None]] = {

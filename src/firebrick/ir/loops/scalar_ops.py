@@ -201,12 +201,9 @@ REDUCTIONS: dict[str, Reduction] = {row.name: row for row in _REDUCTIONS}
 
 
 SCANS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
-    "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
-    "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
-    "logsumexp": torch.logcumsumexp,
-    "max": lambda x, d: x.cummax(d).values,
-    "min": lambda x, d: x.cummin(d).values,
-}
+    "sum": lambda x, d: x.cumsum(d, dtype=x.dtype), "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
+    "logsumexp": torch.logcumsumexp, "max": lambda x, d: x.cummax(d).values, "min": lambda x, d: x.cummin(d).values,
+}  # fmt: skip
 """Reductions that may also run along a loop; the reference runs along a dimension of a tensor."""
 
 

@@ -34,23 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-    "bitand": "&",
-    "bitor": "|",
-    "bitxor": "^",
-}
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+    "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^",
+}  # fmt: skip
 """Scalar function -> the sign that it is written with; the dtype of its arguments tells logic from bits."""
 
 _DEEP = 12
@@ -166,11 +152,9 @@ def _ref(ref: Ref, buffers: dict[str, Buffer]) -> str:
     if whole:
         return ref.buffer
     parts = [
-        ref.buffer,
-        f"[{', '.join(n.show() for n in ref.shape)}]",
-        f"[{', '.join(s.show() for s in ref.strides)}]",
+        ref.buffer, f"[{', '.join(n.show() for n in ref.shape)}]", f"[{', '.join(s.show() for s in ref.strides)}]",
         ref.offset.show(),
-    ]
+    ]  # fmt: skip
     if ref.dtype is not None:
         parts.append(repr(ref.dtype))
     return f"view({', '.join(parts)})"

@@ -17,16 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "hardtanh": F.hardtanh,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "swish": F.silu,
-    "hardswish": F.hardswish,
-}
+    "none": lambda x: x, "relu": F.relu, "hardtanh": F.hardtanh, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    "swish": F.silu, "hardswish": F.hardswish,
+}  # fmt: skip
 """Name of what is applied to each result -> the function, called with the result and its numbers."""
 
 

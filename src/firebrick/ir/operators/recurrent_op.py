@@ -50,11 +50,9 @@ def _rnn(function: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Te
 
 
 CELLS: Mapping[str, Cell] = {
-    "lstm": Cell(4, _lstm),
-    "gru": Cell(3, _gru),
-    "rnn_tanh": Cell(1, _rnn(torch.tanh)),
+    "lstm": Cell(4, _lstm), "gru": Cell(3, _gru), "rnn_tanh": Cell(1, _rnn(torch.tanh)),
     "rnn_relu": Cell(1, _rnn(torch.relu)),
-}
+}  # fmt: skip
 """Name, as that of torch's function -> what a step of the layer does."""
 
 

@@ -156,8 +156,5 @@ def _int8_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
 
 
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
-    "aten::mm": _matmul,
-    "aten::bmm": _batched,
-    "aten::convolution": _convolution,
-    "firebrick::recurrent": _recurrent,
-}
+    "aten::mm": _matmul, "aten::bmm": _batched, "aten::convolution": _convolution, "firebrick::recurrent": _recurrent,
+}  # fmt: skip

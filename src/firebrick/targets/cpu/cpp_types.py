@@ -17,19 +17,9 @@ if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr
 
 SCALAR: Mapping[str, str] = {
-    "f32": "float",
-    "f64": "double",
-    "i64": "int64_t",
-    "i32": "int32_t",
-    "i16": "int16_t",
-    "i8": "int8_t",
-    "u8": "uint8_t",
-    "b8": "bool",
-    "bf16": "uint16_t",
-    "f16": "uint16_t",
-    "u16": "uint16_t",
-    "u32": "uint32_t",
-}
+    "f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t",
+    "u8": "uint8_t", "b8": "bool", "bf16": "uint16_t", "f16": "uint16_t", "u16": "uint16_t", "u32": "uint32_t",
+}  # fmt: skip
 """Short dtype -> C++ type of one value."""
 
 MASK = "i32"

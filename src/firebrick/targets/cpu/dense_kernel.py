@@ -327,28 +327,16 @@ class Dense:
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
         padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
         shape: dict[str, Field] = {
-            "by_rows": int(by_rows),
-            "rows": rows,
-            "panels": panels,
-            "band": self._band(),
-            "outer": call.outer,
-            "inner": call.inner,
-            "places": math.prod(call.window),
-            "tiles": tiles,
-            "small": along.size // tiles,
-            "spare": along.size % tiles,
-            "lines": across.size,
+            "by_rows": int(by_rows), "rows": rows, "panels": panels, "band": self._band(), "outer": call.outer,
+            "inner": call.inner, "places": math.prod(call.window), "tiles": tiles, "small": along.size // tiles,
+            "spare": along.size % tiles, "lines": across.size,
             "pitch": (math.prod(call.size) * call.outer, across.out, along.out),
-            "step": (call.x[1], across.step, along.step),
-            **padding,
-            "runs": f"{self.name}_runs",
-            "tops": f"{self.name}_tops",
-            "pieces": f"{self.name}_pieces",
-            "parts": len(pieces),
+            "step": (call.x[1], across.step, along.step), **padding, "runs": f"{self.name}_runs",
+            "tops": f"{self.name}_tops", "pieces": f"{self.name}_pieces", "parts": len(pieces),
             "tile": self._tiles(unit, lanes, vectors, tiles, panels),
             "window": "nullptr" if call.weight is None else self._window(unit, v, lanes),
             "finish": "nullptr" if plain else finish(unit, lanes, call.attr, call.scalars),
-        }
+        }  # fmt: skip
         whole = tuple((*piece, 0, 0)[:6] for piece in pieces)
         tables = {"runs": tuple(runs), "tops": tuple(tops), "pieces": whole}
         return shape, tables, _DRIVER.format(v=v, columns=call.columns), rows if by_rows else panels
@@ -415,16 +403,12 @@ class Dense:
         call, along = self.call, self.along
         padded, (left, _, top, _) = any(call.padding), call.padding
         sizes = {
-            "pad_top": top,
-            "pad_left": left * call.inner,
-            "stride": call.stride[0],
-            "height": call.given[0],
-            "line": call.given[1] * call.inner,
-            "x_line": call.x[2],
+            "pad_top": top, "pad_left": left * call.inner, "stride": call.stride[0], "height": call.given[0],
+            "line": call.given[1] * call.inner, "x_line": call.x[2],
             "reach": ((call.window[1] - 1) * call.dilation[1] + 1) * call.inner,
             "patch": (-(-along.size // tiles) - 1) * along.step + length if padded else 0,
             "most": most if padded else 0,
-        }
+        }  # fmt: skip
         return sizes, [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
 
     def _band(self) -> int:

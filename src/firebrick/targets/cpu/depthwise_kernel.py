@@ -110,22 +110,11 @@ class Depthwise:
         rows, blocks = call.batch * height, -(-call.outer // lanes)
         shares = max(1, min(blocks // 4, 8 * threads // rows)) if threads > 1 else 1
         shape: dict[str, Field] = {
-            "shares": shares,
-            "blocks": blocks,
-            "lanes": lanes,
-            "channels": call.outer,
-            "size": call.size,
-            "pixels": pixels,
-            "columns": self._columns(pixels),
-            "stride": call.stride,
-            "padding": call.padding,
-            "dilation": dilation,
-            "given": call.given,
-            "window": call.window,
-            "step": call.x[1:],
-            "zeros": f"{self.name}_zeros",
-            "tile": self._tile(unit, lanes, pixels),
-        }
+            "shares": shares, "blocks": blocks, "lanes": lanes, "channels": call.outer, "size": call.size,
+            "pixels": pixels, "columns": self._columns(pixels), "stride": call.stride, "padding": call.padding,
+            "dilation": dilation, "given": call.given, "window": call.window, "step": call.x[1:],
+            "zeros": f"{self.name}_zeros", "tile": self._tile(unit, lanes, pixels),
+        }  # fmt: skip
         # Not constant, so that the file of the library does not hold the zeros.
         zeros = f"static float {self.name}_zeros[{call.outer}];\n"
         return zeros + call.entry(unit, self.name, "depthwise", _DRIVER, rows * shares, shape)

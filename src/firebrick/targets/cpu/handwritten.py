@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 Shape = Linear | Call | Recurrent | Int8Product
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
-    matmul_kernel.OP: Linear.of,
-    dense_kernel.OP: Call.of,
-    recurrent_kernel.OP: Recurrent.of,
+    matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,
     int8_kernel.OP: Int8Product.of,
-}
+}  # fmt: skip
 """Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 
 

@@ -88,9 +88,7 @@ def _int8_product(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | No
 
 
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
-    "firebrick::linear": _linear,
-    "firebrick::convolution": _convolution,
-    "firebrick::recurrent": _recurrent,
+    "firebrick::linear": _linear, "firebrick::convolution": _convolution, "firebrick::recurrent": _recurrent,
     "firebrick::int8_product": _int8_product,
-}
+}  # fmt: skip
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

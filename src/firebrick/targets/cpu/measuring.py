@@ -65,11 +65,7 @@ def measure(
         return race(runs, _evictor())
 
 
-_RUNS: Mapping[str, Callable[..., Any]] = {
-    "aten::mm": matmuls,
-    "aten::bmm": batches,
-    "aten::convolution": convolutions,
-}
+_RUNS: Mapping[str, Callable[..., Any]] = {"aten::mm": matmuls, "aten::bmm": batches, "aten::convolution": convolutions}
 """Op -> its forms and what runs each, given the target, settings, forms and arguments."""
 
 

@@ -234,12 +234,10 @@ class Recurrent:
         operands = {
             "inputs": ", ".join(pointer(p[0]) for p in self.projected),
             "weights": ", ".join(map(pointer, self.weights)),
-            "biases": ", ".join(map(pointer, self.biases or [None] * directions)),
-            "hidden": pointer(self.hidden),
-            "state": "hidden" if self.state is None else pointer(self.state),
-            "out": next(places),
+            "biases": ", ".join(map(pointer, self.biases or [None] * directions)), "hidden": pointer(self.hidden),
+            "state": "hidden" if self.state is None else pointer(self.state), "out": next(places),
             "last": next(places),
-        }
+        }  # fmt: skip
         return _KERNEL.format(
             name=name,
             finish=finish,

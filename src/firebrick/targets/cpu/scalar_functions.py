@@ -119,45 +119,20 @@ OF_NUMBER: Mapping[str, str] = {"min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b
 """Text for lanes where {a} is a number of the program, which is no NaN: one instruction."""
 
 SLEEF: Mapping[str, str] = {
-    "exp": "exp{}_u10",
-    "exp2": "exp2{}_u10",
-    "expm1": "expm1{}_u10",
-    "log": "log{}_u10",
-    "log2": "log2{}_u10",
-    "log10": "log10{}_u10",
-    "log1p": "log1p{}_u10",
-    "sin": "sin{}_u10",
-    "cos": "cos{}_u10",
-    "tan": "tan{}_u10",
-    "asin": "asin{}_u10",
-    "acos": "acos{}_u10",
-    "atan": "atan{}_u10",
-    "atan2": "atan2{}_u10",
-    "sinh": "sinh{}_u10",
-    "cosh": "cosh{}_u10",
-    "tanh": "tanh{}_u10",
-    "atanh": "atanh{}_u10",
-    "erf": "erf{}_u10",
-    "erfc": "erfc{}_u15",
-    "lgamma": "lgamma{}_u10",
-    "pow": "pow{}_u10",
-    "hypot": "hypot{}_u05",
-    "nextafter": "nextafter{}",
-}
+    "exp": "exp{}_u10", "exp2": "exp2{}_u10", "expm1": "expm1{}_u10", "log": "log{}_u10", "log2": "log2{}_u10",
+    "log10": "log10{}_u10", "log1p": "log1p{}_u10", "sin": "sin{}_u10", "cos": "cos{}_u10", "tan": "tan{}_u10",
+    "asin": "asin{}_u10", "acos": "acos{}_u10", "atan": "atan{}_u10", "atan2": "atan2{}_u10", "sinh": "sinh{}_u10",
+    "cosh": "cosh{}_u10", "tanh": "tanh{}_u10", "atanh": "atanh{}_u10", "erf": "erf{}_u10", "erfc": "erfc{}_u15",
+    "lgamma": "lgamma{}_u10", "pow": "pow{}_u10", "hypot": "hypot{}_u05", "nextafter": "nextafter{}",
+}  # fmt: skip
 """Scalar function -> SLEEF's vector function, {} standing for type and lanes (f16, d8...).
 
 asinh and acosh are left out: SLEEF's overflow for large f32.
 """
 
 COMBINE: Mapping[str, str] = {
-    "sum": "add",
-    "prod": "mul",
-    "logsumexp": "logaddexp",
-    "max": "max",
-    "min": "min",
-    "any": "or",
-    "all": "and",
-}
+    "sum": "add", "prod": "mul", "logsumexp": "logaddexp", "max": "max", "min": "min", "any": "or", "all": "and",
+}  # fmt: skip
 """Reduction -> the scalar function that combines two partial results."""
 
 HELPERS: Mapping[str, str] = {

@@ -103,11 +103,8 @@ static inline {v} fb_erf1p_{v}({v} x) {{
 """
 
 INLINE: Mapping[str, tuple[str, ...]] = {
-    "exp": (_EXP,),
-    "erf": (_SMALL, _ERF),
-    "tanh": (_SMALL, _TANH),
-    "erf1p": (_SMALL, _ERF1P),
-}
+    "exp": (_EXP,), "erf": (_SMALL, _ERF), "tanh": (_SMALL, _TANH), "erf1p": (_SMALL, _ERF1P),
+}  # fmt: skip
 """Function -> the texts that define it for vectors of f32, in order.
 
 erf1p is 1 + erf(x), exact to 7e-8 and without cancellation for negative x: what GELU needs.

@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 
 _TYPES: Mapping[str, str] = {
-    "f64": "tl.float64",
-    "f32": "tl.float32",
-    "f16": "tl.float16",
-    "bf16": "tl.bfloat16",
-    "i64": "tl.int64",
-    "i32": "tl.int32",
-    "i16": "tl.int16",
-    "i8": "tl.int8",
-    "u8": "tl.uint8",
-    "b8": "tl.int1",
-}
+    "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
+    "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "b8": "tl.int1",
+}  # fmt: skip
 
 
 def type_name(dtype: str) -> str:
@@ -116,29 +108,15 @@ _UNSIGNED: Mapping[str, str] = {
 }
 
 _LOGIC: Mapping[str, str] = {
-    "and": "{a} & {b}",
-    "or": "{a} | {b}",
-    "xor": "{a} ^ {b}",
-    "not": "~{a}",
-    "min": "{a} & {b}",
-    "max": "{a} | {b}",
-    "lt": "~{a} & {b}",
-    "le": "~{a} | {b}",
-    "gt": "{a} & ~{b}",
-    "ge": "{a} | ~{b}",
-    "eq": "~({a} ^ {b})",
+    "and": "{a} & {b}", "or": "{a} | {b}", "xor": "{a} ^ {b}", "not": "~{a}", "min": "{a} & {b}", "max": "{a} | {b}",
+    "lt": "~{a} & {b}", "le": "~{a} | {b}", "gt": "{a} & ~{b}", "ge": "{a} | ~{b}", "eq": "~({a} ^ {b})",
     "ne": "{a} ^ {b}",
-}
+}  # fmt: skip
 
 _COMMON: Mapping[str, str] = {
-    "lt": "{a} < {b}",
-    "le": "{a} <= {b}",
-    "gt": "{a} > {b}",
-    "ge": "{a} >= {b}",
-    "eq": "{a} == {b}",
-    "ne": "{a} != {b}",
-    "where": "tl.where({a}, {b}, {c})",
-}
+    "lt": "{a} < {b}", "le": "{a} <= {b}", "gt": "{a} > {b}", "ge": "{a} >= {b}", "eq": "{a} == {b}",
+    "ne": "{a} != {b}", "where": "tl.where({a}, {b}, {c})",
+}  # fmt: skip
 
 FUNCTIONS: Mapping[str, Mapping[str, str]] = {
     "f32": {**_COMMON, **_FLOAT},

@@ -1,0 +1,139 @@
+"""Floats, integers and texts that Python computes of sizes, and of floats that vary, are one compile for all of them."""
+
+import math
+
+import pytest
+import torch
+from test_varying_sizes import compiles
+from torch import nn
+
+import firebrick
+
+OF_SIZES = {
+    "half": lambda x: x * (x.shape[0] / 2) + x.shape[0] * 0.3,
+    "inverse": lambda x: x * (1 / x.shape[0]) - 1.0 / x.shape[0],
+    "root": lambda x: x / math.sqrt(x.shape[0]) + x * x.shape[0] ** -0.5,
+    "square": lambda x: x * x.shape[0] ** 2 + math.prod(x.shape),
+    "logarithm": lambda x: x * math.log(x.shape[0]) + math.cos(x.shape[0]),
+    "part": lambda x: x[: int(x.shape[0] * 0.3)].sum(0) + x[: math.ceil(x.shape[0] / 2)].sum(0),
+    "rounded": lambda x: x[: round(x.shape[0] * 0.7)] * 2,
+    "comparison": lambda x: x + 1 if x.shape[0] > 2.5 else x - 1,
+    "as float": lambda x: x * float(x.shape[0]) + sum([x.shape[0], 1.5]),
+    "as tensor": lambda x: x * torch.tensor(x.shape[0]) + torch.tensor([x.shape[0], 2, 3]),
+    "result": lambda x: (x + 1, x.shape[0] / 2, int(x.shape[0] / 2), x.shape[0] ** 0.5),
+    "remainder": lambda x: x + divmod(x.shape[0], 3)[1] + divmod(x.shape[0], 3)[0],
+    "two sizes": lambda x: x * (x.shape[0] / x.shape[1]),
+}
+
+
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_a_number_of_sizes(name):
+    assert compiles(OF_SIZES[name], [(torch.randn(n, 3),) for n in (9, 7, 8, 5, 11, 12, 30)]) == 2
+
+
+def test_zero_and_one_are_right_too():
+    for function in OF_SIZES.values():
+        calls = []
+        for n in (9, 7, 1, 0):
+            try:
+                function(torch.randn(n, 3))
+                calls.append((torch.randn(n, 3),))
+            except (ZeroDivisionError, ValueError):
+                pass
+        compiles(function, calls, recompile_limit=20)
+
+
+def test_a_division_by_nothing_is_pythons_error():
+    compiled = firebrick.compile(lambda x: x.sum() / (x.shape[0] - 4) + 1 / (x.shape[0] - 4))
+    for n in (9, 8, 7, 2):
+        x = torch.randn(n)
+        torch.testing.assert_close(compiled(x), x.sum() / (n - 4) + 1 / (n - 4))
+    with pytest.raises(ZeroDivisionError):
+        compiled(torch.randn(4))
+
+
+OF_FLOATS = {
+    "arithmetic": (lambda x, a: x * (a * 2 + 1) - a / 3 + (1 - a), 2),
+    "functions": (lambda x, a: x * math.cos(a) + math.tanh(a) + abs(-a), 2),
+    "root": (lambda x, a: x * math.sqrt(a) + a**2 + a // 0.3 + 1 / a, 2),
+    "branch": (lambda x, a: x * a if a > 0.15 else x + a, 3),
+    "smaller": (lambda x, a: x * min(a, 0.25), 3),
+    "text": (lambda x, a: (x * a, f"a {a:.3f}", str(a), "%s" % a), 2),
+    "result": (lambda x, a: (x * a, a, a * 2, int(a * 100)), 2),
+    "truth": (lambda x, a: x * a if a else x, 2),
+    "known": (lambda x, a: torch.nn.functional.leaky_relu(x, a), 6),
+}
+
+
+@pytest.mark.parametrize("name", OF_FLOATS)
+def test_a_number_of_floats(name):
+    function, most = OF_FLOATS[name]
+    compiled, before = firebrick.compile(function), firebrick.graphs_compiled()
+    for a in (0.1, 0.2, 0.3, 0.12, 0.4, 1.5):
+        x = torch.randn(4)
+        found, wanted = compiled(x, a), function(x, a)
+        if isinstance(wanted, tuple):
+            assert found[1:] == wanted[1:] and list(map(type, found)) == list(map(type, wanted))
+            found, wanted = found[0], wanted[0]
+        torch.testing.assert_close(found, wanted)
+    assert firebrick.graphs_compiled() - before <= most
+
+
+def test_texts_and_prints_of_sizes(capsys):
+    def function(x):
+        print("rows", x.shape[0], x.shape)
+        return x + 1, f"{x.shape[0]} of {tuple(x.shape)} {x.shape[0]:>4}", "n=%d" % x.shape[0], "n=" + str(x.shape[0])
+
+    compiled, before = firebrick.compile(function), firebrick.graphs_compiled()
+    for n in (3, 4, 5, 6):
+        x = torch.randn(n, 3)
+        found = compiled(x)
+        printed = capsys.readouterr().out
+        assert found[1:] == function(x)[1:] and printed == capsys.readouterr().out
+    assert firebrick.graphs_compiled() - before == 2
+
+
+def test_a_text_that_must_be_known_is_compiled_for_each():
+    tables = {f"size {n}": torch.randn(3) for n in range(10)}
+
+    def function(x):
+        return x + tables[f"size {x.shape[0]}"]
+
+    assert compiles(function, [(torch.randn(n, 3),) for n in (3, 4, 5)]) == 3
+
+
+@pytest.mark.parametrize("kind", ["cosine", "step", "exponential"])
+def test_a_scheduler_inside_of_a_step(kind):
+    def parts():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        schedulers = torch.optim.lr_scheduler
+        scheduler = {
+            "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, 20),
+            "step": lambda: schedulers.StepLR(optimizer, 3, 0.5),
+            "exponential": lambda: schedulers.ExponentialLR(optimizer, 0.9),
+        }[kind]()
+        return model, optimizer, scheduler
+
+    def step_of(model, optimizer, scheduler):
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss
+
+        return step
+
+    mine, theirs = parts(), parts()
+    compiled, eager = firebrick.compile(step_of(*mine)), step_of(*theirs)
+    for n in range(12):
+        if n == 4:
+            before = firebrick.graphs_compiled()
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(compiled(x), eager(x))
+        torch.testing.assert_close(mine[0].weight, theirs[0].weight, rtol=1e-4, atol=1e-5)
+        assert mine[1].param_groups[0]["lr"] == theirs[1].param_groups[0]["lr"]
+    assert firebrick.graphs_compiled() - before <= (1 if kind == "step" else 0)
