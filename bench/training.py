@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torchvision.models as vision
 import transformers as text
 from torch import nn
 from torch.nn import functional as F
@@ -126,8 +125,8 @@ def _vit() -> Task:
 
 
 def _resnet50() -> Task:
-    model = vision.ResNet(vision.resnet.Bottleneck, [3, 4, 6, 3], num_classes=CLASSES, width_per_group=16)
-    return Task(model, lambda m, x, y: F.cross_entropy(m(x), y))
+    config = text.ResNetConfig(hidden_sizes=[64, 128, 256, 512], num_labels=CLASSES)
+    return Task(text.ResNetForImageClassification(config), lambda m, x, y: m(pixel_values=x, labels=y).loss)
 
 
 def _unet() -> Task:

@@ -213,13 +213,13 @@ def compile_ahead(
 
 
 def _bucket_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
-    """Where to cut a graph that DistributedDataParallel takes gradients of."""
+    """Where to cut a graph so that what takes gradients sees them."""
     limits = trace.bucket_bytes()
     starts = trace.bucket_starts(gm, *limits) if limits is not None and _sizes_of(gm) is None else frozenset()
     if starts:
         recorder.count("graphs cut at buckets of gradients")
         recorder.reason("buckets of gradients", f"{_name(gm)} has {len(starts) + 1} backward graphs")
-    return starts
+    return starts | trace.shared_starts(gm)
 
 
 def _compile_segments(

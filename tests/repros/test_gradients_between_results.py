@@ -118,7 +118,6 @@ FUNCTIONS = [
     chain, bypassed, side, crossed, parts, written, written_before, view, both_ways, twice, detached,
     without_gradients, random,
 ]  # fmt: skip
-APART = [f for f in FUNCTIONS if f is not parts]  # those are views of one value
 
 
 def leaves():
@@ -195,12 +194,12 @@ def test_gradients_of_the_inputs_are_those_of_eager(fn):
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("fn", APART)
+@pytest.mark.parametrize("fn", FUNCTIONS)
 def test_gradients_between_results_are_those_of_eager(fn):
     agree(fn, [between, retained, hooked, second])
 
 
-@pytest.mark.parametrize("fn", APART)
+@pytest.mark.parametrize("fn", FUNCTIONS)
 def test_on_eager_kernels_too(fn):
     agree(fn, [between, hooked, second], backend="aot_eager")
 

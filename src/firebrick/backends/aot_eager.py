@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from firebrick import trace
 from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.config import Config
+from firebrick.fakes.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,5 +18,7 @@ if TYPE_CHECKING:
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the traced ATen graph, or the traced forward and backward where gradients are needed."""
     if trace.needs_grad(gm, example_inputs):
+        if starts := trace.shared_starts(gm):
+            return Segments.cut(gm, starts, aot_eager)
         return with_views(run_joint(gm, example_inputs), gm)
     return with_views(run_aten(trace.trace_inference(gm, example_inputs, Config())), gm)

@@ -445,12 +445,8 @@ _ROWS: dict[str, Any] = {
 """ATen op, by the name of `call_of` -> how it is written in ONNX."""
 
 
-def _plain_division(a: dict[str, Any]) -> str:
-    return "division with rounding" if "rounding_mode" in a else ""
-
-
 _CHECKS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "div": _plain_division,
+    "div": lambda a: "division with rounding" if "rounding_mode" in a else "",
     "convolution": lambda a: "transposed convolution" if a.get("transposed") else "",
     "addmm": lambda a: "scaled addmm" if {"alpha", "beta"} & set(a) else "",
     "sum": lambda a: "sum at another dtype" if "dtype" in a else "",

@@ -147,7 +147,8 @@ class Capture:
             return None  # torch.compile has been called in plain Python, and looks at each frame that runs, ours too
         if not is_capturable(code, frame.globals):
             return run_plain(frame)
-        if self.config.stages == "none" or (self.config.skip_frames and is_skipped(code, self.config.skip_frames)):
+        place = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if self.config.skip_frames else ""
+        if self.config.stages == "none" or not self.config.skip_frames.isdisjoint((place, code.co_qualname)):
             return SKIP_SCOPE
         if is_watched():
             return None
@@ -410,11 +411,6 @@ def is_capturable(code: CodeType, variables: dict[str, Any]) -> bool:
         inside = module.startswith(("torch.nn.modules", "torch.nn.functional")) and module != "torch.nn.modules.module"
         return inside and code.co_name not in ("__init__", "__getattr__", "__setattr__", "extra_repr")
     return True
-
-
-def is_skipped(code: CodeType, names: frozenset[str]) -> bool:
-    """Whether a function is one of those that run as plain Python: `file.py:line` or its name."""
-    return not names.isdisjoint((f"{Path(code.co_filename).name}:{code.co_firstlineno}", code.co_qualname))
 
 
 def looks_at_frame(code: CodeType) -> bool:

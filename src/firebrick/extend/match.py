@@ -225,7 +225,7 @@ class Matcher:
             skipped = tuple(chain[:length])
             if self._cancels(below, skipped):
                 sunk = state.sunk
-            elif self._can_sink(index):
+            elif self.pattern.nodes[index].sinks and index not in self.pattern.outputs:
                 sunk = (*reversed(skipped), *state.sunk)
             else:
                 self._fail(state, below, f"{skipped[0].name} stands between and changes the shape", telling=True)
@@ -251,9 +251,6 @@ class Matcher:
         if any(self.index.calls[n].name == "expand" for n in chain):
             order_kept = order_kept and all(_numel(n) == first.numel() for n in chain)
         return order_kept and first.shape == last.shape and first.dtype == last.dtype
-
-    def _can_sink(self, index: int) -> bool:
-        return self.pattern.nodes[index].sinks and index not in self.pattern.outputs
 
     def _fail(self, state: _State, node: Any, reason: str, *, telling: bool = False) -> None:
         if len(state.nodes) > self._depth or (telling and len(state.nodes) == self._depth):

@@ -292,7 +292,8 @@ class _Partitioner:
             copy_of[node] = sub.node_copy(node, copy_of.__getitem__)
             if node.op == "call_module":
                 copy_of[node].target = str(node.target).replace(".", "_")
-        outputs = [n for n in nodes if any(u not in inside for u in n.users) and not _has_several(n)]
+        outputs = [n for n in nodes if any(u not in inside for u in n.users)]
+        outputs = [n for n in outputs if not isinstance(value_of(n), (tuple, list))]
         sub.output(tuple(copy_of[o] for o in outputs))
         return fx.GraphModule(root, sub, class_name="Group"), inputs, outputs
 
@@ -320,10 +321,6 @@ def _place(
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and all(map(_is_tensor, value)))
-
-
-def _has_several(node: fx.Node) -> bool:
-    return isinstance(value_of(node), (tuple, list))
 
 
 class PartitionPass(Pass):

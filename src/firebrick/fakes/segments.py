@@ -255,6 +255,15 @@ class Segments:
         nonempty = [[] if sizes is None else _nonempty(part, sizes, known) for part in parts]
         self.steps = list(zip(parts, compiled, nonempty, strict=True))
 
+    @classmethod
+    def cut(cls, gm: fx.GraphModule, starts: frozenset[fx.Node], compile: Callable[..., Any]) -> Segments:
+        """Runs a graph cut at `starts`; `compile` gets each part's graph and examples of its inputs."""
+        parts, runs = segments(gm, starts), list[Any]()
+        for graph in [part.graph for part in parts]:
+            examples = [] if graph is None else [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
+            runs.append(None if graph is None else compile(graph, examples))
+        return cls(gm, parts, runs)
+
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """The graph's results."""
         values: dict[fx.Node, Any] = dict(zip(self.placeholders, args, strict=True))

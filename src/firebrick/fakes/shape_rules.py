@@ -506,10 +506,6 @@ def _repeat(x: Any, repeats: Sequence[int]) -> Spec:
     return Spec(tuple(n * r for n, r in zip(shape, repeats, strict=True)), x.dtype)
 
 
-def _triangle(x: Any, diagonal: int = 0) -> Spec:
-    return Spec(tuple(x.shape), x.dtype)
-
-
 def _stack(tensors: Sequence[Any], dim: int = 0) -> Spec:
     first = tensors[0]
     if any(t.shape != first.shape for t in tensors) or first.dim() in (3, 4):
@@ -547,14 +543,11 @@ def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Spec, Spec, Spec]:
     last = is_normalized_channels_last(x)
-    if (x.device.type != "cpu" and (last or not x.is_contiguous())) or not _all_of(x.dtype, weight, bias, mean, var):
+    mixed = any(t is not None and t.dtype is not x.dtype for t in (weight, bias, mean, var))
+    if (x.device.type != "cpu" and (last or not x.is_contiguous())) or mixed:
         raise NoRule
     stat, shape = Spec((x.shape[1] if training else 0,), x.dtype), tuple(x.shape)
     return Spec(shape, x.dtype, channels_last(shape) if last else None), stat, stat
-
-
-def _all_of(dtype: torch.dtype, *tensors: Any) -> bool:
-    return all(t is None or t.dtype is dtype for t in tensors)
 
 
 def _adaptive_pool(x: Any, size: Sequence[int]) -> Spec:
@@ -669,7 +662,7 @@ RULES: dict[Any, Callable[..., Any]] = {
         ops("upsample_nearest2d.default upsample_bilinear2d.default upsample_bicubic2d.default"), _upsample
     ),
     aten.prod.default: lambda x, *, dtype=None: _sum(x, dtype=dtype),
-    **dict.fromkeys(ops("tril.default triu.default"), _triangle),
+    **dict.fromkeys(ops("tril.default triu.default"), lambda x, diagonal=0: Spec(tuple(x.shape), x.dtype)),
     **dict.fromkeys(
         ops("flip.default roll.default index_put.default scatter.value scatter.src bernoulli.default bernoulli.p"),
         _like_first,

@@ -136,10 +136,6 @@ def _permute_map(order: Sequence[int]) -> IndexMap:
     return lambda index: tuple(index[d] for d in back)
 
 
-def _with_dim(d: int, fn: Callable[[Expr], Expr]) -> IndexMap:
-    return lambda index: (*index[:d], fn(index[d]), *index[d + 1 :])
-
-
 # ---------------------------------------------------------------- rules
 
 
@@ -194,7 +190,7 @@ def _slice(
     d = dim % x.rank
     size = x.shape[d]
     first = end_of(0 if start is None else start, size)
-    return restride(lw, x, lambda: _with_dim(d, lambda i: i * step + first))
+    return restride(lw, x, lambda: lambda i: (*i[:d], i[d] * step + first, *i[d + 1 :]))
 
 
 @_rule(aten.select.int)

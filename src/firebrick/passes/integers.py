@@ -254,7 +254,7 @@ def _quantized(node: Any) -> _Quantized | None:
     other: Any
     value, other = node.args
     q = _quantized(value)
-    if q is None or q.node.meta["val"].shape != val.shape or not _is_one(q.scale):
+    if q is None or q.node.meta["val"].shape != val.shape or isinstance(q.scale, fx.Node) or q.scale != 1:
         return None
     if node.target is aten.mul.Tensor:
         return replace(q, scale=other) if _is_float(other) else None
@@ -275,10 +275,6 @@ def _whole(point: fx.Node) -> fx.Node | None:
     while point.target is aten._to_copy.default and _is_float(point):
         point = point.args[0]  # type: ignore[assignment]
     return None if _is_float(point) else point
-
-
-def _is_one(scale: Any) -> bool:
-    return not isinstance(scale, fx.Node) and scale == 1
 
 
 def _is_float(value: Any) -> bool:

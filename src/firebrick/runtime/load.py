@@ -14,6 +14,7 @@ from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
 from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
 from firebrick.runtime.cuda_graphs import recorder_of
+from firebrick.runtime.training import Training
 from firebrick.runtime.triton_build import open_cubin
 from firebrick.runtime.unwatched import as_written
 from firebrick.runtime.written import overload_of
@@ -97,6 +98,11 @@ class AutogradViews:
     run: Callable[..., tuple[Any, ...]]
     rows: Sequence[ViewRow]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.run, Training):  # what is made of a view has to be made of the tensor that is seen
+            plan, entered = self.run.plan, {p.at for row in self.run.entered for p in row}
+            self.run.views = {plan.outputs[row.at][0].at for row in self.rows} & entered
+
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run it."""
         results = list(self.run(*inputs))
@@ -159,7 +165,9 @@ def load(
             except (OSError, KeyError) as error:
                 raise CompileError(f"unit {unit.name} of {artifact.name} can't be loaded: {error}") from None
             libraries.append(library)
-        table = {**artifact.table, "steps": [_on_card(step, cards) for step in artifact.table["steps"]]}
+        named: Any = lambda step: ["kernel", f"{step[1]} {step[4]}", *step[2:]]  # noqa: E731  by the card's module
+        steps = [named(s) if s[0] == "kernel" and s[4] in cards else s for s in artifact.table["steps"]]
+        table = {**artifact.table, "steps": steps}
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
@@ -203,11 +211,6 @@ def _cards(artifact: Artifact) -> list[str]:
     except OSError as error:
         raise CompileError(f"{artifact.name} needs a GPU: {error}") from None
     return cards
-
-
-def _on_card(step: Any, cards: Sequence[str]) -> Any:
-    """A launch names its kernel's module on the card that it runs on."""
-    return ["kernel", f"{step[1]} {step[4]}", *step[2:]] if step[0] == "kernel" and step[4] in cards else step
 
 
 def cuda_module(code: bytes, device: int) -> Any:

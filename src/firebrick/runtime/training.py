@@ -224,6 +224,7 @@ class Training:
         self.whole = Part(tuple(range(len(plan.tangents))), tuple(range(len(plan.saved))))
         self.leaves = [self._leaves({*p.tangents}, {*row}) for p, row in zip(plan.parts, self.entered, strict=True)]
         self.linked = {plan.tangents[part.tangents[0]].of for part in plan.parts if part.link}
+        self.views: set[int | str] = set()  # results that are views to autograd, and that others are made of
         everything = self._leaves({*self.whole.tangents}, set()) | {self.position(place) for place in plan.dirty}
         self.apart = {self.position(place) for place in plan.wrt} - everything  # nodes behind them must not run
 
@@ -258,7 +259,8 @@ class Training:
                     results[places[0]] = values[places[0]]
                 begun = before.entered([results[place.at] for place in entered]) if entered else before
                 for at, value in zip(places, _Node.apply(self, part, (begun, results, places), *near), strict=False):
-                    results[at] = value
+                    is_seen = at in self.views and (part.link or at not in values)
+                    results[at] = torch.ops.aten.alias(value) if is_seen else value
         else:
             for i in self.apart:
                 tensors[i] = None
@@ -405,8 +407,10 @@ class _Node(torch.autograd.Function):
         if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
             ctx.versions = [t._version for t in kept]
         ctx.made_of = {}  # nodes of links above this one -> their results
-        for t in [results[p.at] for p in plan.entered(part) if p in run.linked] if part.link else ():
-            ctx.made_of |= {**getattr(t.grad_fn, "made_of", {}), t.grad_fn: weakref.ref(t)}
+        for p in [p for p in plan.entered(part) if p in run.linked] if part.link else ():
+            t, node = results[p.at], results[p.at].grad_fn
+            below = node.next_functions[0][0] if p.at in run.views else node
+            ctx.made_of |= {**getattr(below, "made_of", {}), node: weakref.ref(t)}
         ctx.mark_dirty(*dirty)
         others = [results[i] for i in places if i not in run.differentiable]
         ctx.mark_non_differentiable(*[r for r in others if isinstance(r, torch.Tensor)])

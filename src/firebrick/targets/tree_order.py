@@ -128,7 +128,8 @@ def _collapse(
     accesses: list[Access],
 ) -> tuple[list[Statement], list[Var], dict[frozenset[Var], list[Var]], dict[Var, Expr]]:
     """Make one loop of neighbours that every access walks as one: x[128*i + j] -> x[k]."""
-    exprs = list({a.index for a in accesses} | set(_index_values(statements)))
+    values = walk(roots_of(*(s.store for s in statements)))
+    exprs = list({a.index for a in accesses} | {v.expr for v in values if isinstance(v, Index)})
     chains = [outer, *inner.values()]
     # A position over reduced axes counts in their order, which merging must keep.
     rows = _positions(statements)
@@ -160,10 +161,6 @@ def _positions(statements: list[Statement]) -> list[Reduce]:
     """Reductions that give positions."""
     values = walk(s.store.value for s in statements)
     return [r for r in values if isinstance(r, Reduce) and r.name.startswith("arg")]
-
-
-def _index_values(statements: list[Statement]) -> list[Expr]:
-    return [v.expr for v in walk(roots_of(*(s.store for s in statements))) if isinstance(v, Index)]
 
 
 def _same_chains(a: Var, b: Var, chains: list[list[Var]]) -> bool:

@@ -2,7 +2,7 @@
 
 from firebrick.trace.absent import backward_given, parted
 from firebrick.trace.grad_off import GradOff, mode_at_end, without_switches
-from firebrick.trace.gradient_buckets import bucket_bytes, bucket_starts
+from firebrick.trace.gradient_buckets import bucket_bytes, bucket_starts, shared_starts
 from firebrick.trace.inference_trace import needs_grad, trace_function, trace_inference
 from firebrick.trace.joint import JointGraph, trace_joint
 from firebrick.trace.joint_split import Division, bytes_saved, divide

@@ -220,10 +220,6 @@ def _again(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
     return emit(step.op, new, *step.args)
 
 
-def _bit(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-    return emit(BIT_OPS[step.op], new)
-
-
 def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Record]:
     def inverse(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
         return emit(op, before, new, *step.args, **dict(step.kwargs))
@@ -231,24 +227,18 @@ def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Recor
     return inverse
 
 
-def _view_dtype(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-    return emit(aten.view.dtype, new, before.val.dtype)
-
-
 def _as_complex(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
     return emit(aten.view_as_complex.default, emit(aten.clone.default, new, memory_format=torch.contiguous_format))
-
-
-def _as_real(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-    return emit(aten.view_as_real.default, new)
 
 
 _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {
     aten.view.default: _same_elements, aten.unsqueeze.default: _same_elements, aten.squeeze.default: _same_elements,
     aten.squeeze.dim: _same_elements, aten.squeeze.dims: _same_elements, aten.permute.default: _permute,
-    aten.transpose.int: _again, aten.t.default: _again, **dict.fromkeys(BIT_OPS, _bit),
-    aten.select.int: _scatter(aten.select_scatter.default), aten.slice.Tensor: _scatter(aten.slice_scatter.default),
-    aten.diagonal.default: _scatter(aten.diagonal_scatter.default), aten.view.dtype: _view_dtype,
-    aten.view_as_real.default: _as_complex, aten.view_as_complex.default: _as_real,
+    aten.transpose.int: _again, aten.t.default: _again, aten.select.int: _scatter(aten.select_scatter.default),
+    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default), aten.view_as_real.default: _as_complex,
+    **dict.fromkeys(BIT_OPS, lambda emit, before, new, step: emit(BIT_OPS[step.op], new)),
+    aten.view.dtype: lambda emit, before, new, step: emit(aten.view.dtype, new, before.val.dtype),
+    aten.view_as_complex.default: lambda emit, before, new, step: emit(aten.view_as_real.default, new),
 }  # fmt: skip
 """View op -> (emit, tensor before the view, new content of the view, step) -> new content before the view."""

@@ -408,11 +408,6 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
 }
 
 
-def _may_decompose(op: OpOverload) -> bool:
-    """Random ops stay whole, so that they draw eager's numbers; writes are made functional first."""
-    return op not in _KEPT and not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
-
-
 @cache
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """Return op -> function of the same arguments that calls smaller ops.
@@ -420,7 +415,9 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     Ops that are made of others in C++ are not in it: naming all of them takes 3 MiB.
     """
     core = getattr(_decomp, "_core_aten_decompositions_post_autograd", core_aten_decompositions)
-    table = {op: fn for op, fn in core().items() if isinstance(op, torch._ops.OpOverload) and _may_decompose(op)}
+    table = {op: fn for op, fn in core().items() if isinstance(op, torch._ops.OpOverload) and op not in _KEPT}
+    random = torch.Tag.nondeterministic_seeded  # they draw eager's numbers, and writes are made functional first
+    table = {op: fn for op, fn in table.items() if not op._schema.is_mutable and random not in op.tags}
     table.update({op: decomposition_table[op] for op in _ALSO if op in decomposition_table})
     table.update(_OWN)
     return table

@@ -1,11 +1,13 @@
-"""Where a graph is cut so that DistributedDataParallel sends gradients while the backward goes on.
+"""Where a graph is cut, so that gradients are known where autograd, or DistributedDataParallel, looks for them.
 
-Its reducer sends a bucket of gradients once the engine has given it the last of them, and a compiled backward gives all
-gradients at its end. So each bucket gets a backward, and with it a graph, of its own.
+The wrapper's reducer sends a bucket of gradients once the engine has given it the last of them, and a compiled backward
+gives all gradients at its end. So each bucket gets a backward, and with it a graph, of its own. Results that are views
+of one memory get their gradients from each other by autograd: what is made of them is another graph.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.trace.result_cuts import has_history, memory_of
 
 if TYPE_CHECKING:
     from torch import fx
 
 _MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_autocast", "_exit_autocast")
+_MOST = 8
+"""More results that share memory have no graph behind them."""
 
 
 def bucket_bytes() -> tuple[int, int] | None:
@@ -36,16 +41,14 @@ def bucket_starts(gm: fx.GraphModule, first: int, cap: int) -> frozenset[fx.Node
     A parameter's gradient is complete once its first use is differentiated. Between the use that fills a bucket and the
     use before it, the cut is where the fewest bytes go from one graph to the next.
     """
-    nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    nodes, place, last = _order(gm)
     if any(getattr(n.target, "__name__", "") in _MODES for n in nodes):
         return frozenset()
-    place = {node: i for i, node in enumerate(nodes)}
     fresh = [0] * len(nodes)  # bytes of the parameters that a node is the first to use
     for node in gm.graph.nodes:
         tensor = node.meta.get("val") if node.op == "get_attr" else None
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad and node.users:
             fresh[min(place.get(user, 0) for user in node.users)] += tensor.nbytes
-    last = [max((place[u] for u in node.users if u in place), default=-1) for node in nodes]
     uses, starts = [i for i, size in enumerate(fresh) if size], set()
     filled, limit = 0, first
     for before, use in reversed([*pairwise(uses)]):
@@ -58,16 +61,43 @@ def bucket_starts(gm: fx.GraphModule, first: int, cap: int) -> frozenset[fx.Node
     return frozenset(starts)
 
 
+def _order(gm: fx.GraphModule) -> tuple[list[fx.Node], dict[fx.Node, int], list[int]]:
+    """The calls of a graph, the position of each, and the position of its last use; -1: no call uses it."""
+    nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    place = {node: i for i, node in enumerate(nodes)}
+    return nodes, place, [max((place[u] for u in node.users if u in place), default=-1) for node in nodes]
+
+
+def shared_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
+    """The nodes that begin a graph of their own, since they are made of a result that shares memory with another."""
+    nodes, place, last = _order(gm)
+    memory = {n: {*memory_of(n)} for n in gm.graph.nodes}
+    results = [n for n in dict.fromkeys(gm.graph.output_node().all_input_nodes) if has_history(n)]
+    holders = Counter(at for n in memory if n not in place or n in results for at in memory[n])
+    shared = [n for n in results if any(holders[at] > 1 for at in memory[n])]
+    modes = [getattr(node.target, "__name__", "") for node in nodes]
+    rows, starts = list[tuple[int, int]](), list[int]()
+    for result in shared:
+        views = {result}  # as far as they are made of it
+        for at in range(place[result] + 1, len(nodes)):
+            if has_history(nodes[at]) and not views.isdisjoint(nodes[at].all_input_nodes):
+                if memory[nodes[at]].isdisjoint(memory[result]):
+                    rows.append((at, place[result]))
+                    break
+                views.add(nodes[at])
+    for at, result_at in sorted(rows):
+        inside = [mode for mode in modes[:at] if mode in _MODES]  # of what is switched on and off
+        if not any(result_at < start for start in starts) and len(inside) % 2 == 0:
+            starts += [at] * (_crossing(nodes, last, at) is not None)
+    return frozenset(nodes[at] for at in starts[-_MOST:])
+
+
 def _crossing(nodes: list[fx.Node], last: list[int], start: int) -> int | None:
     """Bytes that go from the nodes before `start` to the others; None where a cut would change what they mean."""
     vals: list[Any] = [node.meta.get("val") for node, end in zip(nodes[:start], last, strict=False) if end >= start]
     if not all(isinstance(val, torch.Tensor) and val.layout == torch.strided for val in vals):
         return None
     memory = {val.untyped_storage()._cdata for val in vals}
-    for node in nodes[start:]:
-        if is_mutating(node) and any(
-            isinstance(val := source.meta.get("val"), torch.Tensor) and val.untyped_storage()._cdata in memory
-            for source in node.all_input_nodes
-        ):
-            return None
-    return sum(val.nbytes for val in vals)
+    sources = {source for node in nodes[start:] if is_mutating(node) for source in node.all_input_nodes}
+    written = any(not memory.isdisjoint(memory_of(source)) for source in sources)
+    return None if written else sum(val.numel() * val.itemsize for val in vals)

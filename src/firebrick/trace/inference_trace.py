@@ -337,9 +337,8 @@ class Finish:
         """Two tensors of the caller that share memory are two values here: right only while neither is written."""
         if not written:
             return
-        tensors = {
-            ("input", n.name): t for n, t in zip(_placeholders(self.trace.gm), self.trace.example_inputs, strict=False)
-        }
+        inputs = [n.name for n in self.trace.gm.graph.nodes if n.op == "placeholder"]
+        tensors = {("input", name): t for name, t in zip(inputs, self.trace.example_inputs, strict=False)}
         tensors |= {("const", name): t for name, t in self.tracer.constants.items()}
         owners: dict[int, int] = {}
         for tensor in tensors.values():
@@ -437,7 +436,3 @@ def _is_turned(fake: FakeTensor, example: torch.Tensor) -> bool:
     if has_symbols(fake) or fake.numel() != example.numel():  # resized: an `out=` argument
         return False
     return (fake.shape, fake.stride()) != (example.shape, example.stride())
-
-
-def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    return [n for n in gm.graph.nodes if n.op == "placeholder"]

@@ -456,7 +456,8 @@ class _JointFinish(Finish):
                 "a tensor with a negative or conjugate bit is written to, and the graph needs gradients"
             )
         names = [o.name for o in self.mutated]
-        dirty = frozenset(o.name for o, s in self.mutated.items() if self._has_history(s.base))
+        bases = {o.name: s.base for o, s in self.mutated.items()}
+        dirty = frozenset(n for n, f in bases.items() if f.grad_fn not in (None, self.trace.entries.get(id(f))))
         tangents = [
             i
             for i, fake in sorted(self.shown.items())
@@ -500,9 +501,6 @@ class _JointFinish(Finish):
                 saved += pytree.tree_leaves(getattr(fake.grad_fn, name))
         return any(isinstance(t, torch.Tensor) and (t.grad_fn, t.output_nr) == edge for t in saved)
 
-    def _has_history(self, fake: FakeTensor) -> bool:
-        return fake.grad_fn is not None and fake.grad_fn is not self.trace.entries.get(id(fake))
-
     def _is_severed(self, fake: torch.Tensor) -> bool:
         """Whether a tensor is a leaf that was none of the graph's inputs."""
         try:
@@ -516,13 +514,11 @@ class _JointFinish(Finish):
             return False
         if self._is_severed(result.fake):
             return None
-        storage = result.storage
-        if result.fake is not storage.base and not storage.base.requires_grad and self._is_shared(result):
+        storage, shown = result.storage, any(result.fake is fake for fake in self.shown.values())
+        is_view = result.fake is not storage.base and (storage.origin is not None or not shown)
+        if is_view and not storage.base.requires_grad:
             raise LoweringError("an output that needs a gradient is a view of memory that needs none")
         return True
-
-    def _is_shared(self, result: Value) -> bool:
-        return result.storage.origin is not None or not any(result.fake is fake for fake in self.shown.values())
 
     def _tangents(self, positions: Sequence[int]) -> list[Value]:
         """New inputs of the graph: the gradients of the results at `positions`."""

@@ -142,6 +142,7 @@ class _Divider:
         forward.outputs = [None] * (len(values) + len(extra))
         _copy_arguments(forward.gm.graph, first=mutated + len(values))
         backward, order = self._backward(gradients)
+        random = filter(is_random, forward.gm.graph.nodes)
         sizes = tuple([bytes_of(n) if p.kind == "result" else 0 for n, p in zip(self.saved, places, strict=True)])
         plan = TrainingPlan(
             results=len(values),
@@ -162,7 +163,7 @@ class _Divider:
             bytes_saved=sum(sizes),
             symbols=self.symbols,
             reads=tuple(_reads(forward.gm.graph)),
-            draws=tuple(sorted({str(t.device) for n in forward.gm.graph.nodes for t in _drawn(n)})),
+            draws=tuple(sorted({str(t.device) for n in random for t in tensors_in(n.meta.get("val"))})),
         )
         return Division(
             forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes, self.joint.refused
@@ -330,11 +331,6 @@ def zeros_node(
     node.args, node.kwargs = (shape, 0), {**options}  # behind, since torch warns of sizes that are symbols
     node.meta["val"] = mode.__torch_dispatch__(aten.full.default, (), (shape, 0), options)
     return node
-
-
-def _drawn(node: fx.Node) -> Iterable[torch.Tensor]:
-    """What a random op gives."""
-    return tensors_in(node.meta.get("val")) if is_random(node) else ()
 
 
 def _reads(graph: fx.Graph) -> Iterable[int | str]:

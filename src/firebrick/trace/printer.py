@@ -10,7 +10,7 @@ from torch import fx
 from firebrick.ir.loops.dtypes import BY_TORCH
 
 if TYPE_CHECKING:
-    from firebrick.ir.graph.aten import Alias, AtenGraph
+    from firebrick.ir.graph.aten import AtenGraph
     from firebrick.trace.joint import JointGraph
 
 
@@ -21,7 +21,8 @@ def show(aten: AtenGraph) -> str:
         lines.append(f"  writes {', '.join(aten.mutated)}")
     for i, alias in enumerate(aten.outputs):
         if alias is not None:
-            lines.append(f"  output {i} {_show_alias(alias)}")
+            layout = f"[{_row(alias.shape)} : {_row(alias.strides)}] + {alias.offset}"
+            lines.append(f"  output {i} is {alias.base} {alias.index} {layout}")
     return "\n".join(lines)
 
 
@@ -31,10 +32,6 @@ def show_joint(joint: JointGraph) -> str:
     if joint.mutated:
         lines.append(f"  writes {', '.join(joint.mutated)}")
     return "\n".join(lines)
-
-
-def _show_alias(alias: Alias) -> str:
-    return f"is {alias.base} {alias.index} [{_row(alias.shape)} : {_row(alias.strides)}] + {alias.offset}"
 
 
 def _row(items: tuple[Any, ...]) -> str:

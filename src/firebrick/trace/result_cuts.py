@@ -48,8 +48,8 @@ def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
     returned = graph.output_node().all_input_nodes
     shown = dict.fromkeys((*returned, *(n for n in graph.nodes if n.name in hidden)))
     dual = any(n.target is torch.autograd.forward_ad.make_dual for n in graph.nodes)  # its tangents would be lost
-    memory = {n: _memory(n) for n in graph.nodes}
-    results = [n for n in shown if _has_history(n)]
+    memory = {n: memory_of(n) for n in graph.nodes}
+    results = [n for n in shown if has_history(n)]
     given = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     holders = Counter(at for n in (*given, *results) for at in memory[n])
     number = {node: i for i, node in enumerate(graph.nodes)}
@@ -59,7 +59,7 @@ def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
         written = [a for a in pytree.tree_leaves(told) if isinstance(a, fx.Node)] or node.all_input_nodes
         for at in dict.fromkeys(at for a in written for at in memory[a]):
             writes[at].append(node)
-    flows = {n for n in graph.nodes if _has_history(n) or is_mutating(n)}
+    flows = {n for n in graph.nodes if has_history(n) or is_mutating(n)}
 
     def content(node: fx.Node, user: fx.Node) -> list[fx.Node]:
         between = range(number[node], number[user])
@@ -104,7 +104,7 @@ def ends_of(node: fx.Node) -> list[str] | None:
         return None
     several = isinstance(node.meta.get("val"), (tuple, list))
     ends = [n for n in node.users if n.target is operator.getitem] if several else [node]
-    return [n.name for n in ends if _has_history(n) and any(map(_has_history, n.users))]
+    return [n.name for n in ends if has_history(n) and any(map(has_history, n.users))]
 
 
 def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Iterable[int]]]) -> list[tuple[int, ...]]:
@@ -127,15 +127,17 @@ def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Itera
 def keep_histories(graph: fx.Graph) -> None:
     """Have the nodes tell in copies of the graph too, whose values have no history, whether they have one."""
     for node in graph.nodes:
-        node.meta["history"] = _has_history(node)
+        node.meta["history"] = has_history(node)
 
 
-def _has_history(node: fx.Node) -> bool:
+def has_history(node: fx.Node) -> bool:
+    """Whether what a node gives has gradients."""
     if "history" in node.meta:
         return bool(node.meta["history"])
     return node.op.startswith("call") and any(t.requires_grad for t in tensors_in(node.meta.get("val")))
 
 
-def _memory(node: fx.Node) -> list[int]:
+def memory_of(node: fx.Node) -> list[int]:
+    """What tells the memory of a node's tensors."""
     tensors = list(tensors_in(node.meta.get("val")))
     return [t.untyped_storage()._cdata for t in tensors if t.layout == torch.strided]

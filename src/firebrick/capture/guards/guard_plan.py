@@ -198,10 +198,6 @@ def _lower_builtin(builder: _Builder, source: s.Builtin) -> _Node:
     return builder.child("DICT_ITEM", builder.child("BUILTINS", None), key=source.name)
 
 
-def _lower_global(builder: _Builder, source: s.Global) -> _Node:
-    return builder.child("DICT_ITEM", _lower_variables(builder, source), key=source.name)
-
-
 def _lower_variables(builder: _Builder, source: s.Global | s.Variables) -> _Node:
     if source.namespace is None:
         return builder.child("GLOBALS", None)
@@ -221,7 +217,7 @@ def _lower_item(builder: _Builder, source: s.Item) -> _Node:
 _LOWER: dict[type, Any] = {
     s.Local: lambda b, x: b.child("LOCAL", None, b.arguments[x.name]),
     s.Cell: lambda b, x: b.child("CONTENTS", b.child("FREE", None, b.free[x.name])),
-    s.Global: _lower_global,
+    s.Global: lambda builder, source: builder.child("DICT_ITEM", _lower_variables(builder, source), key=source.name),
     s.Variables: _lower_variables,
     s.Builtin: _lower_builtin,
     s.Const: lambda b, x: b.child("CONST", None, key=x.value),

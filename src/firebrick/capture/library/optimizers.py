@@ -38,6 +38,15 @@ def get_value(x):
 replaces(optimizer._stack_if_compiling)(lambda x: x)
 
 
+@replaces(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(lists, with_indices=False):
+    if not lists[0]:
+        raise RuntimeError("Expected !nested_tensorlist[0].empty() to be true, but got false.")
+    keys = [(tensor.device, tensor.dtype) for tensor in lists[0]]
+    places = {key: [i for i, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)}
+    return {key: ([[row[i] for i in at if row] for row in lists], at * with_indices) for key, at in places.items()}
+
+
 def foreach_addcdiv_(self, tensors1, tensors2, scalars):
     for each, tensor1, tensor2, value in zip(self, tensors1, tensors2, scalars):
         each.add_(tensor1.mul(value).div(tensor2))

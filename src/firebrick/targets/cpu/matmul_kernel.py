@@ -526,7 +526,8 @@ class Linear:
         pieces = 1 if by_rows else max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
         numbers = (self.rows, self.inner, self.outer, *strides, *sizes, tiles, int(by_rows), *copies, *fetched)
-        return Blocking(form, numbers, pack, points, count, 0 if self._all_products() <= SERIAL else pieces)
+        products = self.batch[0] * self.rows * self.inner * self.outer
+        return Blocking(form, numbers, pack, points, count, 0 if products <= SERIAL else pieces)
 
     def _kernel(self, unit: Unit, name: str, plan: Blocking) -> str:
         """The numbers of this shape; the unit has the driver of its form once."""
@@ -555,9 +556,6 @@ class Linear:
             if plan.pieces
             else f"{name}_part(args, sizes, 0, {count})",
         )
-
-    def _all_products(self) -> int:
-        return self.batch[0] * self.rows * self.inner * self.outer
 
     def _shared(self, tiles: int, groups: int, threads: int) -> tuple[bool, int]:
         """Whether threads share out rows rather than columns, and how many parts there are."""
