@@ -10,6 +10,7 @@ the norm of that result.
 import argparse
 import copy
 import itertools
+import select
 import statistics
 import subprocess
 import sys
@@ -25,8 +26,13 @@ SEGMENTERS = ("segformer", "beit", "owlvit", "detr", "detr101", "conditional_det
 """Models of the talk on torch.compile that are not among the former."""
 MIXED = ("maskformer", "mask2former")
 """Their own code makes float32 of halves, so that they run as float32 under autocast."""
-CONTENDERS = ("eager", "ours", "ours-steps", "ours-always", "default", "reduce-overhead", "max-autotune")
-OURS = {"ours": {}, "ours-steps": {"options": {"graphs": False}}, "ours-always": {"mode": "reduce-overhead"}}
+OURS = {
+    "ours": {},
+    "ours-steps": {"options": {"graphs": False}},
+    "ours-always": {"mode": "reduce-overhead"},
+    "ours-max-autotune": {"mode": "max-autotune"},
+}
+CONTENDERS = ("eager", *OURS, "default", "reduce-overhead", "max-autotune")
 
 
 def build(name: str, batch: int):
@@ -226,6 +232,7 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="in this process")
     parser.add_argument("--train", action="store_true", help="steps of training; with --together")
     parser.add_argument("--together", action="store_true", help="processes start at once")
+    parser.add_argument("--patience", type=float, default=1e6, help="seconds; what is not warm then is left out")
     options = parser.parse_args()
     if options.here:
         one = options.models[0], options.batches[0], options.contenders[0]
@@ -243,9 +250,17 @@ def main() -> None:
         waiting.append(process)
         if not options.together:
             print(process.communicate()[0], end="", flush=True)
-    for process in waiting * options.together:
+    end = time.perf_counter() + options.patience
+    cold = [
+        p
+        for p in waiting * options.together
+        if not select.select([p.stdout], [], [], max(0, end - time.perf_counter()))[0]
+    ]
+    for process in cold:
+        process.kill()
+        print("not warm in time:", *process.args[2:], file=sys.stderr)
+    for process in [p for p in waiting * options.together if p not in cold]:
         process.stdout.readline()
-    for process in waiting * options.together:
         print(process.communicate("go\n")[0], end="", flush=True)
 
 

@@ -41,7 +41,7 @@ CUDA = [
     *PACKAGE.glob("passes/cuda_*"),
     *PACKAGE.glob("lower/cuda_*"),
 ]
-CUDA_LINES = 5_100
+CUDA_LINES = 5_520
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _PREFIX = "FIREBRICK_"
 
 MODES: Mapping[str, Mapping[str, Any]] = {
-    "default": {}, "reduce-overhead": {"graphs": True}, "max-autotune": {"autotune": True},
+    "default": {}, "reduce-overhead": {"graphs": True}, "max-autotune": {"autotune": True, "graphs": True},
     "max-autotune-no-cudagraphs": {"autotune": True, "graphs": False},
 }  # fmt: skip
 """Mode name -> the settings that it changes (torch.compile's modes)."""

@@ -49,7 +49,7 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
-from firebrick.passes.tuning import Tuner
+from firebrick.passes import cuda_search, tuning
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
@@ -453,7 +453,7 @@ class _Compile:
         return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        config = self.config
+        config, tuner = self.config, self.tuner() if self.measures() else None
         with recorder.timed("passes"):
             aten = passes.run_passes(
                 aten,
@@ -462,7 +462,7 @@ class _Compile:
                 passes=self.user_passes,
                 trace=trace.trace_function,
                 on_report=self.reports.append,
-                choose=self.tuner() if self.measures() else None,
+                choose=tuner,
             )
         self.groups += groups_in(aten.gm.graph)
         if "ir" in config.check:
@@ -476,7 +476,8 @@ class _Compile:
             check_loops(program)
         self.show("loops", lambda: show_loops(program))
         with recorder.timed("scheduling"):
-            schedule = fuse.schedule(program, self.targets, config, repeat)
+            search = config.autotune and cuda_search.StepSearch(tuner, host.generate, self.targets, config)
+            schedule = fuse.schedule(program, self.targets, config, repeat, tuner and search)
         self.show("schedule", lambda: fuse.show(schedule))
         return aten, program, schedule
 
@@ -533,7 +534,7 @@ class _Compile:
         config, same = self.config, self.config.deterministic or torch.are_deterministic_algorithms_enabled()
         return not same and (config.autotune or (config.measure is not False and config.numerics != "eager"))
 
-    def tuner(self) -> Tuner:
+    def tuner(self) -> tuning.Tuner:
         """What chooses among forms of a part of this graph by measurement."""
         config, ground = self.config, self.ground()
 
@@ -549,7 +550,7 @@ class _Compile:
 
         place = str(config.cache_dir) if config.cache else ""
         whole = "\n".join([place, *ground.values()])
-        return Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
+        return tuning.Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.fuse.copy_elimination import forward_copies, update_in_place
 from firebrick.fuse.dependencies import analyze, dependencies
@@ -30,7 +30,7 @@ __all__ = ["schedule", "show"]
 
 
 def schedule(
-    program: LoopProgram, targets: Mapping[str, Target], config: Config, repeat: Repeat | None = None
+    program: LoopProgram, targets: Mapping[str, Target], config: Config, repeat: Repeat | None = None, tune: Any = None
 ) -> Schedule:
     """Order, fuse and place the work of a program.
 
@@ -39,6 +39,7 @@ def schedule(
         targets: the machine of each type of device that the program has loops for.
         config: `fuse` off leaves every nest a kernel of its own.
         repeat: stretches of the graph that the program leaves out; the schedule has them.
+        tune: measures what targets have several forms for.
 
     Raises:
         LoweringError: loops touch memory of several devices, or of one that has no target.
@@ -75,8 +76,10 @@ def schedule(
         program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
     if repeat is not None:
         program, steps = unroll(program, steps, kernels.kernels(), repeat)
+    kernels.program, kernels.scratchpads = program, []
     for device, target in targets.items() if config.fuse else ():
-        steps = target.side_by_side(steps, kernels, device)
+        steps = target.side_by_side(steps, kernels, device, tune)
+    program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))
     called = {step.kernel for step in steps if isinstance(step, Launch)}
     launched = tuple([k for k in kernels.kernels() if k.name in called])
     places, arena, frees = plan_memory(program, steps, launched, targets)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from firebrick.fuse.fusion import Group, Member
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
-    from firebrick.ir.loops.program import Extern, Value
+    from firebrick.ir.loops.program import Extern, LoopProgram, Value
     from firebrick.ir.loops.values import Table
     from firebrick.targets.base import Target
 
@@ -44,6 +44,7 @@ class KernelSet:
         self._kernels_by_text: dict[tuple[Any, ...], Kernel] = {}
         self._forms: dict[tuple[object, ...], _Made] = {}
         self.scratchpads: list[Buffer] = []
+        self.program: LoopProgram | None = None
 
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels in order of first use."""

@@ -63,7 +63,7 @@ class Tuner:
             return next(iter(forms))
         parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if subject is None else "called"}
         key = (self.ground, *parts.values())
-        choice = _chosen.get(key)
+        choice = chosen.get(key)
         if choice is None:
 
             def make() -> Artifact:
@@ -75,7 +75,7 @@ class Tuner:
                     choice = dict(self.fetch(parts, make).extra)
                 except _Undecided:
                     choice = {"form": next(iter(forms))}
-            choice = _chosen.setdefault(key, choice)
+            choice = chosen.setdefault(key, choice)
         if "seconds" in choice:
             times = ", ".join(f"{form} {1e3 * t:.3g} ms" for form, t in choice["seconds"].items())
             recorder.reason("tuned", f"{choice['part']}: {choice['form']} ({times})")
@@ -92,7 +92,7 @@ class Tuner:
         self.spent += time.thread_time() - start
         if not seconds:
             raise _Undecided
-        return _choice(part, {form: seconds[form] for form in forms if form in seconds})
+        return choice_of(short_text(part), {form: seconds[form] for form in forms if form in seconds})
 
     def _built(self, part: AtenGraph, forms: Mapping[str, Form]) -> dict[str, Any]:
         """The choice, with the seconds of a call of each form; forms with the same code are measured once."""
@@ -113,7 +113,7 @@ class Tuner:
             if code not in seen:
                 seen.append(code)
                 runs[form] = programs
-        return _choice(part, _seconds(runs, inputs))
+        return choice_of(short_text(part), _seconds(runs, inputs))
 
     def _run(self, part: AtenGraph, rewrite: Form, constants: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """What a form's program consists of, and the program for each set of constants."""
@@ -126,14 +126,15 @@ class _Undecided(Exception):
     """Nothing was measured: costs decide."""
 
 
-_chosen: dict[tuple[str, ...], dict[str, Any]] = {}
+chosen: dict[tuple[str, ...], dict[str, Any]] = {}
 """What this process has chosen."""
 
 
-def _choice(part: AtenGraph, seconds: Mapping[str, float]) -> dict[str, Any]:
+def choice_of(part: str, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The fastest form of a part; the first one unless another is clearly faster."""
     first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
     form = best if seconds[best] < _MARGIN * seconds[first] else first
-    return {"form": form, "seconds": dict(seconds), "part": short_text(part)}
+    return {"form": form, "seconds": dict(seconds), "part": part}
 
 
 def _seconds(runs: Mapping[str, Sequence[Callable[..., Any]]], inputs: Sequence[torch.Tensor]) -> dict[str, float]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.groups import PlannedLaunch, Work
-    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
 
@@ -255,9 +255,9 @@ class Target:
         """
         return plan_called(call, buffers) if not self.shares_memory and (moves(call) or self.runs(call.op)) else None
 
-    def side_by_side(self, steps: list[Launch | Extern], kernels: KernelTable, device: str) -> list[Launch | Extern]:
-        """The steps of a program, in which launches on a device that may run at once are one, if that pays."""
-        del kernels, device
+    def side_by_side(self, steps: list[Any], kernels: KernelTable, device: str, choose: Any = None) -> list[Any]:
+        """The steps of a program: launches on a device that may run at once as one, in forms that `choose` measures."""
+        del kernels, device, choose
         return steps
 
     # ------------------------------------------------------------ text

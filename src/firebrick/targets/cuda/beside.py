@@ -45,7 +45,7 @@ def side_by_side(
         out.extend(_merged(waiting.pop(name), kernels[name], table))
 
     for step in steps:
-        reads, writes = _touched(step, kernels)
+        reads, writes = touched(step, kernels)
         for name in [n for n, (r, w) in held.items() if not (w.isdisjoint(reads | writes) and r.isdisjoint(writes))]:
             close(name)
         if not isinstance(step, Launch) or not _is_small(step, kernels.get(step.kernel), card, device):
@@ -71,7 +71,7 @@ def _is_small(step: Launch, kernel: Kernel | None, card: CardFacts, device: str)
     return small and not rows and len(step.args) <= _MOST_ARGUMENTS // 2
 
 
-def _touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
+def touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
     """What a step reads and what it writes; a library call may write all that it is given."""
     if isinstance(step, Launch):
         pairs = list(zip(step.args, kernels[step.kernel].params, strict=True))
@@ -86,7 +86,7 @@ def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
     steps = [s for s in schedule.steps if isinstance(s, Extern) or s.kernel in kernels]
     steady = {b.name for b in schedule.program.buffers if b.kind in ("const", "derived")}
     for step in steps:
-        steady -= _touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
+        steady -= touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
     found = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
     for step in steps:
         if isinstance(step, Launch):

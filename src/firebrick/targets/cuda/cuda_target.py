@@ -21,6 +21,7 @@ from firebrick.targets.cuda.convolutions import convolution_form
 from firebrick.targets.cuda.facts import read_facts, tells_state
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
+from firebrick.targets.cuda.search import Search
 from firebrick.targets.cuda.triton_functions import type_name
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
+    from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
     from firebrick.targets.base import KernelTable
@@ -105,8 +106,10 @@ class CudaTarget(Target):
         del facts
         return plan_group(work, self.card)
 
-    def side_by_side(self, steps: list[Launch | Extern], kernels: KernelTable, device: str) -> list[Launch | Extern]:
-        """The steps, with small launches of one kernel as one."""
+    def side_by_side(self, steps: list[Any], kernels: KernelTable, device: str, choose: Any = None) -> list[Any]:
+        """The steps, with small launches of one kernel as one, and matmuls in the forms that `choose` measures."""
+        if choose and not self.exact:
+            steps = Search(steps, kernels, self, device).chosen(choose)
         return side_by_side(steps, kernels, self.card, device)
 
     def plan_call(self, call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch | None:
@@ -122,11 +125,12 @@ class CudaTarget(Target):
 
     def kernel(self, kernel: Kernel, name: str = "", steady: frozenset[str] = frozenset()) -> str:
         """Text of one kernel, less what `source` puts before it; `steady`: parameters that nothing writes."""
+        waits = DEPENDENT if self._is_dependent else ()
         if isinstance(kernel.body, Check):
             return CHECK_TEXT.replace("def check", f"def {name or kernel.name}", 1)
         if isinstance(kernel.body, Product | Attention):
             write: Any = product_text if isinstance(kernel.body, Product) else attention_text
-            return write(name or kernel.name, kernel.body, DEPENDENT if self._is_dependent else ())  # type: ignore[no-any-return]
+            return write(name or kernel.name, kernel.body, waits)  # type: ignore[no-any-return]
         rest = {"dependent": self._is_dependent, "steady": steady}
         return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
 
@@ -145,7 +149,8 @@ class CudaTarget(Target):
             signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
                 f"{s}:i64" for s in k.sizes
             ]
-            rest = ("asserts",) if isinstance(k.body, Check) else ("dependent",) if self._is_dependent else ()
+            alone = isinstance(k.body, Product) or not self._is_dependent
+            rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             units.append(
                 Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name, steady[k.name])]), (k.name,), flags, "triton")

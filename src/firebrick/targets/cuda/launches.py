@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
@@ -44,7 +44,7 @@ def beside(steps: list[PlannedLaunch]) -> PlannedLaunch:
         names = {p.name: arg for p, arg in zip(s.params, s.args, strict=True)}
         symbols = {v.name: v for v in _symbols(s.body)}
         table = {symbols[f"s{k}"]: e for k, e in enumerate(s.sizes)}
-        bodies.append(_renamed(s.body, names, table))
+        bodies.append(renamed(s.body, names, table))
     return canonical(_merged(bodies), numbers)
 
 
@@ -61,12 +61,12 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     dtypes: dict[str, str] = {}
     written: set[str] = set()
     results: set[str] = set()
-    for item in _items(body):
+    for item in items_of(body):
         if isinstance(item, Online):
             results |= {item.best, item.total}
         elif isinstance(item, Fold):
             results.add(item.name)
-        for v in _values(item):
+        for v in values_of(item):
             if isinstance(v, Load) and v.buffer not in results:
                 dtypes.setdefault(v.buffer, v.dtype)
         if isinstance(item, Store):
@@ -80,7 +80,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     return PlannedLaunch(
         kind if len(body.parts) == 1 else "parts",
         params,
-        _renamed(body, names, table),
+        renamed(body, names, table),
         tuple(dtypes),
         tuple(sizes),
         (grid_size(body),),
@@ -88,13 +88,15 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     )
 
 
-def _items(body: Body) -> Iterator[Fold | Online | Store]:
+def items_of(body: Body) -> Iterator[Fold | Online | Store]:
+    """All that a body folds and stores."""
     for part in body.parts:
         for phase in part.phases:
             yield from phase.items
 
 
-def _values(item: Fold | Online | Store) -> list[Value]:
+def values_of(item: Fold | Online | Store) -> list[Value]:
+    """All values of a fold or a store."""
     return ordered(roots_of(item) if isinstance(item, Store) else [item.value], lambda _: False)
 
 
@@ -110,8 +112,8 @@ def _symbols(body: Body) -> list[Var]:
         for d in (*part.grid, *part.inner):
             own.add(d.var)
             note(d.size)
-    for item in _items(body):
-        for v in _values(item):
+    for item in items_of(body):
+        for v in values_of(item):
             if isinstance(v, Load):
                 own.update(x for x, _ in v.binds)
                 note(v.index)
@@ -127,13 +129,14 @@ def _symbols(body: Body) -> list[Var]:
     return [v for v in symbols if v not in own]
 
 
-def _renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr]) -> Body:
+def renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr], values: Any = None) -> Body:
+    """A body with other names of buffers, sizes by a table, and some values (in its own names) in place of others."""
     parts = []
     for part in body.parts:
         subs: dict[Var, Expr] = dict(table)
         for v in _inner_vars(part) if table else ():
-            subs[v] = var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
-        terms = Terms(subs, None, names)
+            subs.setdefault(v, var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None))
+        terms = Terms(subs, values, names)
         grid, inner = (tuple([_dim(d, terms) for d in dims]) for dims in (part.grid, part.inner))
         phases = tuple([Phase(p.dim, tuple([_item(i, terms) for i in p.items])) for p in part.phases])
         parts.append(Part(grid, inner, phases))

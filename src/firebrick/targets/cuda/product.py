@@ -1,45 +1,59 @@
-"""Matmuls of our own: where the rows of a result begin at odd places, the library's kernels store element by element.
+"""Matmuls of our own, with what is done to their results before they are stored, or with the depth in parts.
 
-`x @ y`, with a vector added to each row where the call has one. Both factors lie so that 16 bytes are loaded at once;
-sums are of float32. Programs go through the result in strips of tiles, so that those that run at once share factors.
+By default such a kernel is taken where the rows of a result begin at odd places, as the library's kernels store those
+element by element; `max-autotune` measures tiles of any matmul (`targets.cuda.search`). Sums are of float32. Programs
+go through the result in strips of tiles, so that those that run at once share factors. They don't start while the
+kernel before them still runs: they would be where that leaves room, two on some multiprocessors and none on others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, as_expr, floordiv
+import torch
+
+from firebrick.ir.index.expr import INF, ONE, ZERO, floordiv, product, total, var
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.loops.program import Ref
-from firebrick.targets.cuda.triton_functions import type_name
+from firebrick.ir.kernels.tree import local
+from firebrick.ir.loops.constructors import cast, op
+from firebrick.ir.loops.program import Load, Ref, Store, contiguous_strides
+from firebrick.ir.loops.values import loads_of
+from firebrick.targets.cuda.part_text import PartWriter
+from firebrick.targets.cuda.scopes import Term
+from firebrick.targets.cuda.terms import Terms
+from firebrick.targets.cuda.tile import GRID, Dim, Part, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Buffer, Extern
+    from firebrick.ir.index.expr import Expr, Var
+    from firebrick.ir.loops.program import Buffer, Extern, Value
     from firebrick.targets.cuda.facts import CardFacts
 
-_WIDE = 16
-"""Bytes that a thread loads at once, and of whose multiples rows begin that the library stores quickly."""
-_BYTES = {"f16": 2, "bf16": 2}
-_STRIP = 8
-"""Tiles of rows in a strip."""
+_WIDE, _STRIP = 16, 8
+"""Bytes that a thread loads at once, where rows begin that the library stores quickly; tiles of rows in a strip."""
+_BYTES = {"f16": 2, "bf16": 2, "f32": 4}
+_CALLS = {"aten::mm.out": 2, "aten::addmm.out": 3, "aten::bmm.out": 2}
+"""Operator -> how many matrices it has."""
 _MERGED, _TWICE, _ROW_BY_ROW = 9_500_000, 32 << 20, 8
 """Results and bytes of weights up to which several matmuls are one; rows up to which they are none of matrices."""
+TOTAL = local("f32", "total")
+"""An element of the product, in the values that a kernel stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows, columns and steps of a program's tile, steps that are loaded ahead, and its warps."""
+    """Rows, columns and steps of a program's tile, steps that are loaded ahead, its warps, and parts of the depth."""
 
     rows: int
     columns: int
     step: int
     ahead: int
     warps: int
+    parts: int = 1
 
 
 _FEW, _MANY = Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 8)
@@ -48,127 +62,176 @@ _FEW, _MANY = Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The body of a kernel: rows (None: a symbolic size), columns and depth; the factors' strides; where they begin.
+    """The body of a kernel. grid: matrices, rows and columns. x, y: a factor's name, where it begins, and its strides
+    from matrix to matrix and along both dimensions. stores: of what is made of `TOTAL`, in the grid's variables."""
 
-    starts: of x, y and of the vector that is added, which is None without one.
-    """
-
-    shape: tuple[int | None, int, int]
-    x: tuple[int, int]
-    y: tuple[int, int]
-    starts: tuple[int, int, int | None]
+    grid: tuple[Dim, Dim, Dim]
+    depth: int
+    x: tuple[str, int, tuple[int, int, int]]
+    y: tuple[str, int, tuple[int, int, int]]
     dtype: str
     tile: Tile
+    stores: tuple[Store, ...]
+    wide: bool
+    warps: int
 
-    @property
-    def warps(self) -> int:
-        """Warps of a program."""
-        return self.tile.warps
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """A library call that a kernel of ours can do: its result, both factors and what is added, names and sizes."""
+
+    out: str
+    dtype: str
+    refs: tuple[Ref, ...]
+    buffers: tuple[str, ...]
+    sizes: tuple[Expr, Expr, Expr]
+    depth: int
+
+    def dims(self, tile: Tile) -> tuple[Dim, Dim, Dim]:
+        """Dimensions of a grid of tiles."""
+        blocks = zip("bmn", self.sizes, (1, tile.rows, tile.columns), strict=True)
+        return tuple([Dim(var(v, 0, max(n.hi - 1, 0) if n.hi < INF else INF, n), n, b, GRID) for v, n, b in blocks])  # type: ignore[return-value]
+
+    def place(self, tile: Tile) -> list[Expr]:
+        """Matrix, row and column of an element in a grid's variables."""
+        return [ZERO if d.size is ONE else d.var for d in self.dims(tile)]
+
+    def finish(self, value: Value, place: Sequence[Expr]) -> Value:
+        """An element of the result, of the one of the product, at a matrix, row and column."""
+        for r in self.refs[2:]:
+            at = r.offset + total(s * p for s, p in zip(r.strides[::-1], place[::-1], strict=False))
+            value = op("add", value, cast(Load(self.dtype, r.buffer, at), "f32"))
+        return cast(value, self.dtype)
+
+    def flat(self, place: Sequence[Expr]) -> Expr:
+        """Where an element of the result is."""
+        return (place[0] * self.sizes[1] + place[1]) * self.sizes[2] + place[2]
+
+    def plain(self, tile: Tile) -> Store:
+        """The store of a result and nothing more."""
+        place = self.place(tile)
+        return Store(self.out, self.flat(place), self.finish(TOTAL, place))
+
+
+def matmul_of(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -> Matmul | None:
+    """What a call multiplies; None for what kernels of ours don't do, such as float32 by parts as TF32."""
+    out = buffers.get(call.outs[0] or "") if call.outs else None
+    refs = [r for r in call.args if isinstance(r, Ref) and r.dtype is None]
+    if out is None or call.kwargs or not len(refs) == len(call.args) == _CALLS.get(call.op) or card.capability < 80:
+        return None
+    *added, x, y = refs
+    sizes, names, depth = [ONE, *out.shape][-3:], [r.buffer for r in refs], x.shape[-1]
+    known = all(e.is_const for e in (sizes[0], sizes[2], depth, *(s for r in refs for s in (*r.strides, r.offset))))
+    alike = out.dtype in _BYTES and out.name not in names and all(buffers[n].dtype == out.dtype for n in names)
+    exact = out.dtype != "f32" or torch.get_float32_matmul_precision() == "highest"
+    dense = out.strides == contiguous_strides(out.shape) and ZERO not in (sizes[0], sizes[2], depth)
+    once = [(n, w) for r in added for n, w in zip(r.shape[::-1], sizes[::-1], strict=False) if n is not ONE]
+    if not (known and alike and exact and dense) or any(n is not w for n, w in once):
+        return None
+    # One element along a dimension is read again and again.
+    steps = [tuple([ZERO if n is ONE else s for n, s in zip(r.shape, r.strides, strict=True)]) for r in added]
+    rest = [replace(r, strides=s) for r, s in zip(added, steps, strict=True)]
+    return Matmul(out.name, out.dtype, (x, y, *rest), (*names, out.name), tuple(sizes), int(depth.const))  # type: ignore[arg-type]
 
 
 def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -> PlannedLaunch | None:
     """The kernel of a matmul that the library does slowly; None for others."""
-    out = call.outs[0] if call.outs else None
-    refs = [r for r in call.args if isinstance(r, Ref) and r.dtype is None]
-    if call.op not in ("aten::mm.out", "aten::addmm.out") or call.kwargs or card.capability < 80 or out is None:
+    mm = matmul_of(call, buffers, card)
+    if mm is None or call.op == "aten::bmm.out" or mm.dtype == "f32" or any(len(r.shape) > 1 for r in mm.refs[2:]):
         return None
-    dtype, names = buffers[out].dtype, [*dict.fromkeys(r.buffer for r in refs)]
-    known = dtype in _BYTES and all(buffers[name].dtype == dtype for name in names)
-    if not known or len(refs) < len(call.args) or len({*names, out}) <= len(refs):
+    whole, (_, rows, columns), (x, y, *_) = _WIDE // _BYTES[mm.dtype], mm.sizes, mm.refs
+    # What is summed over lies element beside element, in rows that begin at multiples of 16 bytes.
+    steps = [(*x.strides, x.offset), (*y.strides[::-1], y.offset)]
+    quick = all(one is ONE and other.const % whole == at.const % whole == 0 for other, one, at in steps)
+    # Small ones are as fast in the library, whose kernels for few rows split the depth.
+    small = columns.const < 1024 or mm.depth < 64 or (rows.is_const and rows.const < 16)
+    if columns.const % whole == 0 or not quick or small or x.buffer == y.buffer:
         return None
-    *added, x, y = refs
-    rows, (depth, columns) = x.shape[0], y.shape
-    vector = added[0] if added else None
-    if vector is not None and (vector.shape != (columns,) or vector.strides != (ONE,)):
-        return None
-    if not all(e.is_const for e in (columns, depth, *x.strides, *y.strides, *(r.offset for r in refs))):
-        return None
-    n, k, whole = int(columns.const), int(depth.const), _WIDE // _BYTES[dtype]
-    quick = _quick(x, *_strides(x), whole) and _quick(y, *_strides(y)[::-1], whole)
-    if n % whole == 0 or not quick or not _pays(rows, n, k):
-        return None
-    tile, m = _tile(rows, card), int(rows.const) if rows.is_const else None
-    starts = (_start(x), _start(y), None if vector is None else _start(vector))
-    body = Product((m, n, k), _strides(x), _strides(y), starts, dtype, tile)
-    read = [r.buffer for r in (x, y, *added)]
-    params = tuple([Param(f"a{i}", dtype, name == out) for i, name in enumerate([*read, out])])
-    grid = floordiv(rows + (tile.rows - 1), tile.rows) * -(-n // tile.columns)
-    sizes = () if m is not None else (rows,)
-    return PlannedLaunch("matmul", params, body, (*read, out), sizes, (as_expr(grid),), (("warps", tile.warps),))
+    tile = _FEW if rows.hi <= _FEW.rows or card.shared_bytes < 128 << 10 else _MANY
+    return launch_of(mm, tile, (mm.plain(tile),))
 
 
 def merges(rows: int, depth: int, columns: list[int], nbytes: int) -> bool:
     """Whether matmuls of one matrix by weights of `nbytes` together are done at once: each alone has too few tiles.
-
     On an H100, us, three and one: 128 x 768 by 768 x 3: 11.0, 4.5; 1,024 x 768 by the same: 18.4, 10.4; 128 x 2,048 by
-    2,048 x 3: 18.7, 8.3; 4,096 x 768 by 768 x 3: 30.8, 24.7; but 4,096 x 2,048 by 5,504 x 2: 271, 296.
-    """
+    2,048 x 3: 18.7, 8.3; 4,096 x 768 by 768 x 3: 30.8, 24.7; but 4,096 x 2,048 by 5,504 x 2: 271, 296."""
     return rows > _ROW_BY_ROW and depth >= 64 and rows * sum(columns) <= _MERGED and nbytes <= _TWICE
 
 
-def _quick(factor: Ref, other: int, one: int, whole: int) -> bool:
-    """Whether what is summed over lies element beside element, in rows that begin at multiples of 16 bytes."""
-    return one == 1 and other % whole == 0 and _start(factor) % whole == 0
+def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = False) -> PlannedLaunch:
+    """The kernel that multiplies and does `stores`."""
+    dims, (_, rows, _) = mm.dims(tile), mm.sizes
+    dtypes = {r.buffer: mm.dtype for r in mm.refs[:2]}
+    dtypes.update((v.buffer, v.dtype) for v in sorted(loads_of(*stores), key=lambda v: v.buffer) if v is not TOTAL)
+    written = {s.buffer: s.value.dtype for s in stores}
+    names = {b: f"a{i}" for i, b in enumerate({**dtypes, **written})}
+    params = tuple([Param(names[b], t, b in written) for b, t in {**dtypes, **written}.items()])
+    table: dict[Var, Expr] = {}
+    if not rows.is_const:  # sizes of a kernel have names of their own
+        size = var("s0", 1, rows.hi)
+        table = {dims[1].var: var("m", 0, INF, size)}
+        dims = (dims[0], replace(dims[1], var=table[dims[1].var], size=size), dims[2])  # type: ignore[arg-type]
+    terms = Terms(table, None, names)
+    strides = [(0, *[int(s.const) for s in r.strides])[-3:] for r in mm.refs[:2]]
+    x, y = ((names[r.buffer], int(r.offset.const), s) for r, s in zip(mm.refs, strides, strict=False))
+    wide = wide or product(mm.sizes).hi * tile.parts >= 1 << 31
+    body = Product(dims, mm.depth, x, y, mm.dtype, tile, tuple([terms.store(s) for s in stores]), wide, tile.warps)  # type: ignore[arg-type]
+    grid = product(-floordiv(-n, d.block) for n, d in zip(mm.sizes, dims, strict=True)) * tile.parts
+    return PlannedLaunch("matmul", params, body, (*names,), (rows,)[rows.is_const :], (grid,), (("warps", tile.warps),))
 
 
-def _pays(rows: Expr, n: int, k: int) -> bool:
-    """Small ones are as fast in the library, whose kernels for few rows split the depth."""
-    return n >= 1024 and k >= 64 and not (rows.is_const and rows.const < 16)
+class _Writer(PartWriter):
+    """The lines of a kernel: the product, and then its stores."""
 
+    def __init__(self, body: Product) -> None:
+        super().__init__(Part(body.grid, (), (Phase(-1, body.stores),)), body.wide)
+        self.body = body
+        self.results["total"] = Term("total", frozenset(("m", "n")))
+        self.vars[var("part", 0, body.tile.parts - 1)] = Term("part")
 
-def _tile(rows: Expr, card: CardFacts) -> Tile:
-    most = rows.const if rows.is_const else rows.hi
-    tile = _FEW if most is not None and most <= _FEW.rows else _MANY
-    return tile if (tile.rows + tile.columns) * tile.step * 2 * tile.ahead <= card.shared_bytes else _FEW
+    def _programs(self, pid: str) -> None:
+        body, tile, (b, m, n) = self.body, self.body.tile, self.body.grid
+        across = -(-n.size.const // tile.columns)
+        rows, chunk = self.index(m.size).text, -(-body.depth // (tile.parts * tile.step)) * tile.step
+        self.line(f"pid = {pid}")
+        self.line(f"down = ({rows} + {tile.rows - 1}) // {tile.rows}")
+        if b.size is not ONE or tile.parts > 1:
+            self.line(f"outer, pid = pid // (down * {across}), pid % (down * {across})")
+            self.line(f"part = outer % {tile.parts}")
+        self._along(b, f"outer // {tile.parts}" if b.size is not ONE else "0")
+        self.line(f"strip, place = pid // {_STRIP * across} * {_STRIP}, pid % {_STRIP * across}")
+        self.line(f"high = tl.minimum(down - strip, {_STRIP})")
+        for d, at in ((m, "(strip + place % high)"), (n, "(place // high)")):
+            self._along(d, at + ".to(tl.int64)" * self.wide)
+        self._factors("part * " + str(chunk) if tile.parts > 1 else "0", chunk)
 
-
-def _strides(factor: Ref) -> tuple[int, int]:
-    a, b = factor.strides
-    return int(a.const), int(b.const)
-
-
-def _start(ref: Ref) -> int:
-    return int(ref.offset.const)
+    def _factors(self, begin: str, chunk: int) -> None:
+        """The sum; beyond the end the first row is read, and not stored."""
+        body, tile, depth = self.body, self.body.tile, self.body.depth
+        (x, x_start, (xb, xm, xk)), (y, y_start, (yb, yk, yn)) = body.x, body.y
+        whole = depth % tile.step == 0 and chunk * tile.parts == depth
+        stop = f"tl.minimum({begin} + {chunk}, {depth})" if tile.parts > 1 else str(depth)
+        precise = ', input_precision="ieee"' if body.dtype == "f32" else ""
+        for name, d in (("row", body.grid[1]), ("column", body.grid[2])):
+            v = d.var.name
+            self.line(f"{name} = " + (f"tl.where({v}_in, {v}, 0).to(tl.int64)" if d.masked else f"{v}.to(tl.int64)"))
+        batch = [f" + tl.cast(b, tl.int64) * {s}" * (s > 0) for s in (xb, yb)]
+        self.line(f"k = ({begin} + tl.arange(0, {tile.step})).to(tl.int64)")
+        self.line(f"x = {x} + {x_start}{batch[0]} + row * {xm} + k[None, :] * {xk}")
+        self.line(f"y = {y} + {y_start}{batch[1]} + k[:, None] * {yk} + column * {yn}")
+        self.line(f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
+        self.open(f"for i in tl.range({begin}, {stop}, {tile.step}, num_stages={tile.ahead}):")
+        for name, place, lanes in (("left", "x", "[None, :]"), ("right", "y", "[:, None]")):
+            inside = "" if whole else f", (i + tl.arange(0, {tile.step})){lanes} < {depth}, 0"
+            self.line(f"{name} = tl.load({place}{inside})")
+        self.line(f"total = tl.dot(left, right, total{precise})")
+        self.line(f"x, y = x + {tile.step * xk}, y + {tile.step * yk}")
+        self.close()
 
 
 def product_text(name: str, body: Product, waits: tuple[str, ...]) -> str:
     """The text of a kernel."""
-    (m, n, k), tile = body.shape, body.tile
-    vector = body.starts[2] is not None
-    out = f"a{2 + vector}"
-    rows = "s0" if m is None else str(m)
-    params = [f"a{i}" for i in range(3 + vector)] + ["s0"] * (m is None)
-    tail = k % tile.step != 0
-
-    def load(place: str, inside: str) -> str:
-        return f"tl.load({place}, {inside}, 0)" if tail else f"tl.load({place})"
-
-    lines = [
-        *waits,
-        "pid = tl.program_id(0)",
-        f"down = ({rows} + {tile.rows - 1}) // {tile.rows}",
-        f"strip = pid // {_STRIP * -(-n // tile.columns)} * {_STRIP}",
-        f"high = tl.minimum(down - strip, {_STRIP})",
-        f"place = pid % {_STRIP * -(-n // tile.columns)}",
-        f"m = (strip + place % high) * {tile.rows} + tl.arange(0, {tile.rows})",
-        f"n = place // high * {tile.columns} + tl.arange(0, {tile.columns})",
-        f"k = tl.arange(0, {tile.step})",
-        f"row = tl.where(m < {rows}, m, 0).to(tl.int64)  # beyond the end the first row is read, and not stored",
-        f"column = tl.where(n < {n}, n, 0).to(tl.int64)",
-        f"x = a0 + {body.starts[0]} + row[:, None] * {body.x[0]} + k[None, :] * {body.x[1]}",
-        f"y = a1 + {body.starts[1]} + k[:, None] * {body.y[0]} + column[None, :] * {body.y[1]}",
-        f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)",
-        f"for i in tl.range(0, {k}, {tile.step}, num_stages={tile.ahead}):",
-        f"    left = {load('x', f'k[None, :] < {k} - i')}",
-        f"    right = {load('y', f'k[:, None] < {k} - i')}",
-        "    total = tl.dot(left, right, total)",
-        f"    x += {tile.step * body.x[1]}",
-        f"    y += {tile.step * body.y[0]}",
-    ]
-    if vector:
-        lines.append(f"total += tl.load(a2 + {body.starts[2]} + column).to(tl.float32)[None, :]")
-    lines += [
-        f"there = (m[:, None] < {rows}) & (n[None, :] < {n})",
-        f"tl.store({out} + row[:, None] * {n} + n[None, :], total.to({type_name(body.dtype)}), there)",
-    ]
-    return "\n".join(["@triton.jit", f"def {name}({', '.join(params)}):", *("    " + s for s in lines)])
+    text = "\n".join("    " + s for s in (*waits[:1], *_Writer(body).lines("tl.program_id(0)")))
+    names = [f"a{k}" for k in range(1 + max(map(int, re.findall(r"\ba(\d+)\b", text))))]
+    names += ["s0"] * (not body.grid[1].size.is_const)
+    return f"@triton.jit\ndef {name}({', '.join(names)}):\n{text}"
