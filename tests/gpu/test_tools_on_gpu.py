@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import firebrick
+from firebrick.errors import ConfigError
 
 SUBJECT = """
 import torch
@@ -42,7 +43,7 @@ def test_explain_and_report(firebrick_command, tmp_path):
     shown = json.loads(firebrick_command("explain", "subject_on_gpu:make", "--json"))
     assert shown
     firebrick_command("explain", "subject_on_gpu:make", "--html", "page.html")
-    assert "tl.load" in (tmp_path / "page.html").read_text() or "LayerNorm" in (tmp_path / "page.html").read_text()
+    assert "layer_norm" in (tmp_path / "page.html").read_text()
 
 
 def test_profile(firebrick_command):
@@ -58,30 +59,13 @@ def test_doctor(firebrick_command):
     assert torch.cuda.get_device_name() in " ".join(firebrick_command("doctor").split())
 
 
-LOAD = """
-import sys, torch, firebrick
-loaded = firebrick.load(sys.argv[1])
-x, want = torch.load(sys.argv[2])
-for _ in range(4):
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(x.cuda()).cpu(), want, rtol=1e-3, atol=1e-4)
-print(firebrick.stats()["counts"].get("units built", 0))
-"""
-
-
-def test_bundles(tmp_path):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda().eval()
-    x = torch.randn(32, 64, device="cuda")
+def test_bundles_are_of_cpus_alone(tmp_path):
+    net = nn.Linear(64, 128).cuda().eval()
     compiled = firebrick.compile(net)
     with torch.no_grad():
-        want = compiled(x)
-    firebrick.save(compiled, tmp_path / "net.fb")
-    torch.save((x.cpu(), want.cpu()), tmp_path / "case.pt")
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "net.fb"), str(tmp_path / "case.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "0"
+        compiled(torch.randn(32, 64, device="cuda"))
+    with pytest.raises(ConfigError, match="a tensor on cuda"):
+        firebrick.save(compiled, tmp_path / "net.fb")
 
 
 WARM = """
