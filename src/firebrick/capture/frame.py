@@ -229,6 +229,7 @@ class Capture:
         recorder.count("frames")
         break_step: int | None = None
         reason: Break | None = None
+        absent: list[tuple[Any, Any]] = []
         history, code, reading, through = self.history, frame.code, 0, -1
         takes = self.config.dynamic is not False and getattr(self.backend, "takes_symbols", False)
         symbols = takes and not history.is_static(code)
@@ -249,6 +250,8 @@ class Capture:
                     continue
                 one.tracer.symbols.sizes.takes_data = False
                 one.tracer.symbols.check_marks()
+                for key, guard in absent:
+                    one.tracer.guards.put(key, guard)
                 entry = self._finish(frame, one, reason, attempt)
                 history.note_reads(code, one.tracer)
                 return entry
@@ -271,7 +274,8 @@ class Capture:
                     forget_places(error)
                     continue
                 reading = reading if one.tracer.early.count else -1
-                reason = reason or error
+                if reason is None:  # what is made at the first call, and broke it, is there in the next
+                    reason, absent = error, one.tracer.guards.absent_attributes()
                 if self.config.fullgraph and reason is error and not error.raises():
                     raise error.unsupported() from error
                 error.raises = bool  # nobody asks any more, and nothing is held for it

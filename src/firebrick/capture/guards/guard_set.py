@@ -9,7 +9,7 @@ import torch
 
 from firebrick import _native
 from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
-from firebrick.capture.guards.sources import Const, FunctionPart, Variables
+from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
@@ -58,6 +58,11 @@ class Guards:
     def all(self) -> list[Guard]:
         """User guards, then torch's global state."""
         return [*self._guards.values(), *self._states]
+
+    def absent_attributes(self) -> list[tuple[Any, Guard]]:
+        """With their keys, those that say that an object has no attribute of a name."""
+        where = {"LACKS_ATTR": object, "LACKS_KEY": InstanceDict}
+        return [(key, g) for key, g in self._guards.items() if g.kind in where and isinstance(g.source, where[g.kind])]
 
     def user(self) -> list[Guard]:
         """Guards of sources."""
