@@ -86,7 +86,8 @@ _HALVES = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.d
 
 def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
     """Compute products of float16 in float32, rounded once, where oneDNN has none: ATen's take ten times as long."""
-    if config.numerics == "eager" or "cpu" not in targets or mkldnn._is_mkldnn_fp16_supported():
+    own = any(target.name == "cpu" for target in targets.values())
+    if config.numerics == "eager" or not own or mkldnn._is_mkldnn_fp16_supported():
         return graph
     for node in list(graph.gm.graph.nodes):
         if node.target in _HALVES and node.meta["val"].dtype is torch.float16 and device_of(node) == "cpu":
