@@ -4,15 +4,12 @@ import pytest
 import torch
 
 import firebrick
-from firebrick.errors import LoweringError
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_write_to_a_complex_argument():
-    with pytest.raises(LoweringError, match="c64"):
-        firebrick.compile(lambda x: x.mul_(2), options={"strict": True})(torch.ones(3, dtype=torch.complex64))
     x, y = (torch.ones(3, dtype=torch.complex64) for _ in range(2))
-    compiled = firebrick.compile(lambda x: x.mul_(2), options={"strict": False})
+    compiled = firebrick.compile(lambda x: x.mul_(2), options={"strict": True})
     torch.testing.assert_close(compiled(x), y.mul_(2))
     torch.testing.assert_close(x, y)
 
