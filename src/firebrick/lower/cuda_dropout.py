@@ -41,8 +41,8 @@ def _dropout(lw: Lowering, a: TensorValue, p: float, train: bool | None) -> tupl
     # The caller's memory may begin anywhere.
     ref = next((a.ref for b in lw.buffers if a.ref is not None and b.name == a.ref.buffer and b.kind != "temp"), None)
     place = 0 if ref is not None else source.storage_offset()
-    known = isinstance(place, int) and place * source.element_size() % _LINE == 0 and a.strides == strides
-    if not lw.target.draws or a.dtype not in _DTYPES or not known or not 0 < p < 1 or ZERO in a.shape:
+    in_lines = isinstance(place, int) and place * source.element_size() % _LINE == 0 and a.strides == strides
+    if not lw.target.draws or a.dtype not in _DTYPES or not in_lines or not 0 < p < 1 or ZERO in a.shape:
         raise Declined
     limit, single = constant(1.0 - p, "f32").value, lambda x: constant(x, "f32").value
     # The least word that is no number below the limit: words are rounded to float32.

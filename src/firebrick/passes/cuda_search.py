@@ -79,9 +79,9 @@ class StepSearch:
         """The artifacts of all forms of subjects, of as many as there is time for; none if Triton refuses a kernel."""
         many, number, every = workers(self.config), itertools.count(), list[dict[str, Artifact]]()
         for s in subjects[: _SUBJECTS * many]:
-            made = {form: self.generate(s.program(form), self.targets, self.config) for form in s.forms}
-            named = {f: tuple([replace(u, name=f"u{next(number)}") for u in a.units]) for f, a in made.items()}
-            every.append({f: replace(a, units=named[f]) for f, a in made.items()})
+            by_form = {form: self.generate(s.program(form), self.targets, self.config) for form in s.forms}
+            named = {f: tuple([replace(u, name=f"u{next(number)}") for u in a.units]) for f, a in by_form.items()}
+            every.append({f: replace(a, units=named[f]) for f, a in by_form.items()})
         units = [u for forms in every for a in forms.values() for u in a.units]
         with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
             try:
@@ -116,9 +116,9 @@ def _seconds(load: Callable[..., Any], subject: Any, forms: dict[str, Artifact],
     for form, artifact in forms.items() if time.monotonic() < end else ():
         try:
             programs = [load(artifact, w) for w in weights]
-            made = [t.float() for t in programs[0](*inputs)]
-            right = right or made
-            if not all((a - b).abs().max() <= far * b.abs().max() for a, b in zip(made, right, strict=True)):
+            outputs = [t.float() for t in programs[0](*inputs)]
+            right = right or outputs
+            if not all((a - b).abs().max() <= far * b.abs().max() for a, b in zip(outputs, right, strict=True)):
                 raise LoweringError("it is not what the library gives")
             runs[form] = programs
         except (RuntimeError, FirebrickError) as error:  # also too little memory, say

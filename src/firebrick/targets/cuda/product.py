@@ -121,12 +121,12 @@ def matmul_of(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -> M
         return None
     *added, x, y = refs
     sizes, names, depth = [ONE, *out.shape][-3:], [r.buffer for r in refs], x.shape[-1]
-    known = all(e.is_const for e in (sizes[0], sizes[2], depth, *(s for r in refs for s in (*r.strides, r.offset))))
+    static = all(e.is_const for e in (sizes[0], sizes[2], depth, *(s for r in refs for s in (*r.strides, r.offset))))
     alike = out.dtype in _BYTES and out.name not in names and all(buffers[n].dtype == out.dtype for n in names)
     exact = out.dtype != "f32" or torch.get_float32_matmul_precision() == "highest"
     dense = out.strides == contiguous_strides(out.shape) and ZERO not in (sizes[0], sizes[2], depth)
     once = [(n, w) for r in added for n, w in zip(r.shape[::-1], sizes[::-1], strict=False) if n is not ONE]
-    if not (known and alike and exact and dense) or any(n is not w for n, w in once):
+    if not (static and alike and exact and dense) or any(n is not w for n, w in once):
         return None
     # One element along a dimension is read again and again.
     steps = [tuple([ZERO if n is ONE else s for n, s in zip(r.shape, r.strides, strict=True)]) for r in added]
