@@ -86,6 +86,14 @@ class CudaTarget(Target):
         """Text that belongs into cache keys."""
         return self.card.key() + "-draws" * (self.draws > 0)
 
+    def model(self) -> str:
+        """What was measured, and what it runs on."""
+        return self.key()
+
+    def level(self) -> str:
+        """Cubins are for one capability; plans, and the numbers of dropout, for as many multiprocessors."""
+        return f"sm_{self.card.capability} of {self.card.multiprocessors} multiprocessors"
+
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""
         return dtype in self.card.dtypes
