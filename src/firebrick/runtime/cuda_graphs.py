@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
 _MOST_SIDES = 8
-"""Streams of a user whose programs are recorded; each has memory of its own."""
+"""Streams of a user for which recordings are kept; each has memory of its own."""
 _FACTORIES = "rand randn randint rand_like randn_like bernoulli normal uniform exponential native_dropout"
 _OTHERS = """
     mm bmm addmm baddbmm addmv mv dot _scaled_mm convolution convolution_backward cudnn_convolution cat topk sort
@@ -122,10 +122,11 @@ class Recorder:
         try:
             side = _sides.get((device, stream))
             if side is None:
-                if len(_sides) >= _MOST_SIDES:
+                unused = [at for at, other in _sides.items() if at[0] == device and not other.sessions]
+                if len(_sides) >= _MOST_SIDES and not unused:
                     raise RuntimeError("programs are recorded for other streams already")
-                own = torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
-                side = _sides[device, stream] = _Side(own, WeakSet())
+                own = None if unused else torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
+                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet())
             return _Session(side, self.random)
         except BaseException:
             _lock.release()
