@@ -181,7 +181,7 @@ def recorder_of(
         random = random or [kind, *row[:1]] == _DRAW
         if kind == "call" and row[0] != _DRAW[1]:
             schema = resolve("op", row[0])._schema
-            stem = schema.name.removeprefix("aten::").removesuffix("_")
+            stem = schema.name.removeprefix("aten::").removeprefix("firebrick::").removesuffix("_")
             against = against or ("" if stem in CALLS else f"calls {schema.name}")
             random = random or stem in _RANDOM or _drops(schema, row[1])
         elif kind == "check":
@@ -192,5 +192,6 @@ def recorder_of(
 
 
 def _drops(schema: Any, args: Any) -> bool:
-    """Whether a call of attention has dropout."""
-    return any(a.name == "dropout_p" and v[-1] != 0 for a, v in zip(schema.arguments, args, strict=False))
+    """Whether a call of attention has dropout; a backward draws what its forward did, from the same seed."""
+    rows = () if schema.name.endswith("_backward") else zip(schema.arguments, args, strict=False)
+    return any(a.name == "dropout_p" and v[-1] != 0 for a, v in rows)
