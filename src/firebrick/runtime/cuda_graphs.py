@@ -18,7 +18,6 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
 _MOST_SIDES = 8
