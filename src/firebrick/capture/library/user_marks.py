@@ -86,9 +86,9 @@ MARKED.update(
 )
 _INSTEAD = (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__", "__marked_compile_region_fn__")
 for _mark in _INSTEAD:  # what a function was before it was compiled, or what it stands for, is looked into
-    MARKED[_mark] = lambda interp, function, args, kwargs, _mark=_mark: interp.tracer.known(
-        function.__dict__[_mark]
-    ).call(interp, args, kwargs)
+    MARKED[_mark] = lambda interp, function, args, kwargs, _mark=_mark: (  # type: ignore[misc]
+        interp.tracer.known(function.__dict__[_mark]).call(interp, args, kwargs)
+    )
 
 
 _CALLED = (FunctionValue, MethodValue, BoundMethodValue, PartialValue, CallableValue, ModuleValue)
