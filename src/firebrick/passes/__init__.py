@@ -17,6 +17,7 @@ from firebrick.passes.activations import gelu_to_relu
 from firebrick.passes.batched import batch_products, single_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
+from firebrick.passes.cuda_constants import copy_constants
 from firebrick.passes.cuda_convolutions import place_convolutions
 from firebrick.passes.cuda_products import merge_products
 from firebrick.passes.fold import fold_constants
@@ -48,6 +49,7 @@ __all__ = [
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
     integer_products,
     widen_halves,
+    copy_constants,
     fold_constants,
     place_convolutions,
     merge_products,
