@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
 from firebrick import host, pipeline
@@ -105,12 +104,3 @@ def test_what_an_argument_decides_is_not(table_of):
 
 def test_with_folding_off(table_of):
     assert crossings(table_of(lambda x: x + mask(x).to("cuda:0"), (16, 16), fold=False))
-
-
-def test_grids_of_points_are_recorded(table_of):
-    def fn(x, grid):
-        return (F.grid_sample(x.relu(), grid, align_corners=False) * 2).softmax(-1)
-
-    table = table_of(fn, (1, 3, 8, 8), (1, 4, 4, 2))
-    assert "aten::grid_sampler_2d" in [step[1] for step in table["steps"]]
-    assert recorder_of("g", table, resolve, False) is not None
