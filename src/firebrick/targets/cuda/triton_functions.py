@@ -28,8 +28,8 @@ def type_name(dtype: str) -> str:
     return _TYPES[dtype]
 
 
-def _library(arguments: str, *names: str) -> dict[str, str]:
-    return {n: f"libdevice.{n}({arguments})" for n in names}
+def _library(*names: str, of: str = "{a}") -> dict[str, str]:
+    return {n: f"libdevice.{n}({of})" for n in names}
 
 
 _SIGNS = {name: f"{{a}} {sign} {{b}}" for name, sign in zip(("add", "sub", "mul"), "+-*", strict=True)}
@@ -56,10 +56,10 @@ _FLOAT: Mapping[str, str] = {
     "isnan": "{a} != {a}",
     "isinf": 'tl.abs({a}) == float("inf")',
     "signbit": "libdevice.signbit({a}) != 0",
-    **_library("{a}", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "trunc"),
-    **_library("{a}", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-    **_library("{a}", "erf", "erfc", "lgamma"),
-    **_library("{a}, {b}", "fmod", "copysign", "nextafter", "hypot", "pow", "atan2"),
+    **_library("rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "trunc"),
+    **_library("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    **_library("erf", "erfc", "lgamma"),
+    **_library("fmod", "copysign", "nextafter", "hypot", "pow", "atan2", of="{a}, {b}"),
 }
 
 _DOUBLE: Mapping[str, str] = {
