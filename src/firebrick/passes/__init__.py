@@ -17,10 +17,9 @@ from firebrick.passes.activations import gelu_to_relu
 from firebrick.passes.batched import batch_products, single_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
-from firebrick.passes.cuda_constants import copy_constants
 from firebrick.passes.cuda_convolutions import place_convolutions
 from firebrick.passes.cuda_products import merge_products
-from firebrick.passes.fold import fold_constants
+from firebrick.passes.fold import copy_constants, fold_constants
 from firebrick.passes.integers import integer_products, widen_halves
 from firebrick.passes.layout import check_layouts
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize, quantize_linear
@@ -106,14 +105,8 @@ def run_graph_passes(
 ) -> list[PassReport]:
     """Run the active passes of one level on a graph, in place; one report a pass."""
     with recorder.timed(f"passes {level}"):
-        return apply_passes(
-            gm,
-            active_passes(level, passes, config),
-            config=config,
-            trace=trace,
-            frozen=frozen,
-            example_inputs=example_inputs,
-        )
+        active = active_passes(level, passes, config)
+        return apply_passes(gm, active, config=config, trace=trace, frozen=frozen, example_inputs=example_inputs)
 
 
 def run_passes(
