@@ -347,6 +347,7 @@ def changed(path, change):
         ({"levels": {"cpu": ["avx4096", ""]}}, "is for .* with avx4096 , this is .* with"),
         ({"machine": "vax"}, "is for vax with"),
         ({"format": 99}, "format 99"),
+        ({"devices": ["cpu", "cuda:99"]}, "needs GPU 99, this machine has"),
     ],
 )
 def test_file_for_another_torch_or_machine_is_refused(tmp_path, change, text):

@@ -4,10 +4,6 @@ import json
 
 import pytest
 import torch
-from torch import nn
-
-import firebrick
-from firebrick.errors import ConfigError
 
 SUBJECT = """
 import torch
@@ -53,15 +49,6 @@ def test_doctor(firebrick_command):
     assert facts["GPU"]["value"].startswith(torch.cuda.get_device_name())
     assert facts["GPU"]["ok"]
     assert facts["triton"]["ok"]
-
-
-def test_bundles_are_of_cpus_alone(tmp_path):
-    net = nn.Linear(64, 128).cuda().eval()
-    compiled = firebrick.compile(net)
-    with torch.no_grad():
-        compiled(torch.randn(32, 64, device="cuda"))
-    with pytest.raises(ConfigError, match="a tensor on cuda"):
-        firebrick.save(compiled, tmp_path / "net.fb")
 
 
 WARM = """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-_FORMAT = 5
+_FORMAT = 6
 _WEIGHTS = "weights.safetensors"
 
 
@@ -72,13 +72,16 @@ def save(compiled: Any, path: str | Path) -> None:
             with contextlib.suppress(FirebrickError):  # each size that was compiled has a program of its own
                 programs.append(ahead(original_callable(compiled), calls.signature, call, config, many=True))
     weights, rows = _weights(programs)
+    devices = sorted({row[5] for p in programs for row in p.artifact.table["slots"]})
+    targets = find_targets({device.partition(":")[0] for device in devices}, config)
     manifest = {
         "format": _FORMAT,
         "firebrick": VERSION,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in find_targets((), config).items()},
+        "devices": devices,
+        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in targets.items()},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -106,7 +109,7 @@ def save(compiled: Any, path: str | Path) -> None:
 
 
 def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Tensors to write, each memory once, and for each program: constant -> [name, dtype, shape, strides]."""
+    """Tensors to write, each memory once, and for each program: constant -> [name, shape, strides, device]."""
     kept: dict[str, torch.Tensor] = {}
     names: dict[Any, str] = {}
     rows = []
@@ -121,7 +124,7 @@ def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dic
             if key not in names:
                 name = names[key] = constant if constant not in kept else f"{constant}_{len(kept)}"
                 kept[name] = flat
-            row[constant] = [names[key], list(t.shape), list(t.stride())]
+            row[constant] = [names[key], list(t.shape), list(t.stride()), str(t.device)]
         rows.append(row)
     spans = sorted((*_native.tensor_span(t), name) for name, t in kept.items() if t.numel())
     for (_, end, _, one), (start, _, _, other) in itertools.pairwise(spans):
@@ -202,6 +205,9 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
         raise CacheError(f"{path} has format {manifest['format']}, this version reads {_FORMAT}", fix=again)
     if manifest["torch"] != torch.__version__:
         raise CacheError(f"{path} was saved with torch {manifest['torch']}, this is {torch.__version__}", fix=again)
+    for index in (int(device.partition(":")[2]) for device in manifest["devices"] if device.startswith("cuda:")):
+        if index >= torch.cuda.device_count():
+            raise CacheError(f"{path} needs GPU {index}, this machine has {torch.cuda.device_count()}", fix=again)
     here = find_targets(manifest["levels"], Config())
     for device, (level, model) in manifest["levels"].items():
         mine = f"{here[device].level()} ({here[device].model()})" if device in here else f"no {device}"
@@ -225,9 +231,10 @@ class Bundle(nn.Module):
         views: dict[Any, torch.Tensor] = {}
         for row, artifact in zip(manifest["programs"], artifacts, strict=True):
             constants = literals.read(artifact.extra.get("literals", {}))
-            for name, (weight, shape, strides) in row["constants"].items():
+            for name, (weight, shape, strides, device) in row["constants"].items():
                 key = (weight, tuple(shape), tuple(strides))
                 if key not in views:
+                    weights[weight] = weights[weight].to(device)
                     views[key] = weights[weight].as_strided(shape, strides)
                 constants[name] = views[key]
             call = Call(row["call"], row["tensors"])

@@ -197,19 +197,7 @@ def _guards(frames: list[dict[str, Any]]) -> Section:
 
 
 _COLOURS = (
-    "#4c78a8",
-    "#f58518",
-    "#54a24b",
-    "#e45756",
-    "#72b7b2",
-    "#b279a2",
-    "#9d755d",
-    "#eeca3b",
-    "#ff9da6",
-    "#bab0ac",
-    "#2f4b7c",
-    "#7a5195",
-    "#ffa600",
+    "#4c78a8 #f58518 #54a24b #e45756 #72b7b2 #b279a2 #9d755d #eeca3b #ff9da6 #bab0ac #2f4b7c #7a5195 #ffa600".split()
 )
 
 
