@@ -224,12 +224,7 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
 
 def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
     """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
-
-    def upsample(*args: Any) -> Tensor:
-        result: Tensor = decomposition_table[op](*args)
-        return result.contiguous()
-
-    return upsample
+    return lambda *args: decomposition_table[op](*args).contiguous()
 
 
 _LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
