@@ -32,16 +32,14 @@ def _rule(name: str, before: Any, after: Any, *constants: str, where: Any = None
     return rule(_typed(before), _typed(after), name=name, constants=constants, where=where)
 
 
-def _plain_float(x: Tensor, y: Tensor) -> bool | str:
-    return (x.dtype == y.dtype == torch.float32 and x.shape == y.shape) or "needs float32 tensors of one shape"
-
-
 ADD_RELU = (
     _rule(
         "add_relu",
         lambda x, y: torch.relu(x + y),
         lambda x, y: torch.ops.aten._add_relu.Tensor(x, y),
-        where=_plain_float,
+        where=lambda x, y: (
+            (x.dtype == y.dtype == torch.float32 and x.shape == y.shape) or "needs float32 tensors of one shape"
+        ),
     ),
 )
 """relu(x + y) -> _add_relu(x, y)"""

@@ -89,23 +89,20 @@ def find_compiler(config: Config) -> Compiler:
 
 @lru_cache(maxsize=8)
 def _find(asked: str, path: str) -> Compiler:
-    if asked:
-        compiler = _probe(tuple(asked.split()))
-        if compiler is None:
-            raise CompileError(
-                f"the C++ compiler {asked!r} does not run", fix="set FIREBRICK_COMPILER or CXX to one that does"
-            )
-        return compiler
-    commands = [(place,) for name in ("g++", "clang++", "c++") if (place := shutil.which(name, path=path))]
+    commands = [[place] for name in ("g++", "clang++", "c++") if (place := shutil.which(name, path=path))]
     if importlib.util.find_spec("ziglang") is not None:  # the extra `cc`
-        commands.append((sys.executable, "-m", "ziglang", "c++"))  # type: ignore[arg-type]
-    for compiler in filter(None, map(_probe, commands)):
+        commands.append([sys.executable, "-m", "ziglang", "c++"])
+    for compiler in filter(None, map(_probe, [asked.split()] if asked else commands)):
         return compiler
+    if asked:
+        fix = "set FIREBRICK_COMPILER or CXX to one that does"
+        raise CompileError(f"the C++ compiler {asked!r} does not run", fix=fix)
     raise CompileError("no C++ compiler was found", fix='install g++ or clang++, or run: pip install "firebrick[cc]"')
 
 
-def _probe(command: tuple[str, ...]) -> Compiler | None:
+def _probe(words: Sequence[str]) -> Compiler | None:
     """Ask a compiler for its version; None when it does not run."""
+    command = tuple(words)
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -167,7 +164,9 @@ class _Build:
                 code[name] = (self.folder / f"{name}.so").read_bytes()
         finally:
             for process, _ in self.running.values():
-                _kill(process)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and the processes that it started
+                process.wait()
         return code
 
     def _start(self, unit: Unit) -> None:
@@ -214,24 +213,14 @@ class _Build:
 
 def _until_one_ends(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
     """Wait for a process to end, a tenth of a second at most; False where the system can't say when one does."""
-    opened = list[int]()
-    try:
-        for process in processes:
-            opened.append(os.pidfd_open(process.pid))
-        ends = select.poll()
-        for handle in opened:
-            ends.register(handle, select.POLLIN)
-        ends.poll(100)
-    except (AttributeError, OSError):
-        return False
-    finally:
-        for handle in opened:
-            os.close(handle)
+    with contextlib.ExitStack() as opened:
+        try:
+            ends = select.poll()
+            for process in processes:
+                handle = os.pidfd_open(process.pid)
+                opened.callback(os.close, handle)
+                ends.register(handle, select.POLLIN)
+            ends.poll(100)
+        except (AttributeError, OSError):
+            return False
     return True
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a compiler and the processes that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

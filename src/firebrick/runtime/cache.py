@@ -176,21 +176,16 @@ class DiskCache:
     @contextlib.contextmanager
     def lock(self, key: Key) -> Iterator[None]:
         """Hold the lock of a key while it is compiled; without a usable disk, nothing is locked."""
-        lock = None
-        if self.enabled:
+        with contextlib.ExitStack() as held:
             try:
-                self._make_folders(self.root / "locks")
-                lock = FileLock(str(self.root / "locks" / f"{key.digest[:24]}.lock"))
-                lock.acquire(timeout=_LOCK_SECONDS)
-            except (OSError, Timeout, NotImplementedError) as error:
-                lock = None
+                if self.enabled:
+                    self._make_folders(self.root / "locks")
+                    path = self.root / "locks" / f"{key.digest[:24]}.lock"
+                    held.enter_context(FileLock(str(path), timeout=_LOCK_SECONDS))
+            except (OSError, NotImplementedError) as error:
                 if not isinstance(error, Timeout):
                     self._warn(error)
-        try:
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def _make_folders(self, folder: Path) -> None:
         for place in (self.root, self.root / "tmp", folder):
@@ -271,17 +266,6 @@ class DiskCache:
 # ---------------------------------------------------------------- for the command line
 
 
-def cache_state(config: Config) -> dict[str, Any]:
-    """Return facts for `firebrick doctor`; nothing is created."""
-    files, parent = DiskCache(config).files(), config.cache_dir
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    return {
-        "path": str(config.cache_dir), "entries": len(files), "bytes": sum(facts.st_size for _, facts in files),
-        "writable": os.access(parent, os.W_OK | os.X_OK), "existing_parent": str(parent),
-    }  # fmt: skip
-
-
 def cache_entries(config: Config) -> list[dict[str, Any]]:
     """Return the entries, latest use first: key, bytes, age, name."""
     cache, now, rows = DiskCache(config), time.time(), []
@@ -289,16 +273,6 @@ def cache_entries(config: Config) -> list[dict[str, Any]]:
         name = (cache.about(path) or {}).get("name", "(unreadable)")
         rows.append({"key": path.stem, "bytes": facts.st_size, "age": _age(now - facts.st_mtime), "name": name})
     return rows
-
-
-def clear_cache(config: Config) -> int:
-    """Remove every entry, those of other schema versions too; return how many there were."""
-    count = 0
-    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/??/*.key")]:
-        with contextlib.suppress(OSError):
-            path.unlink()
-            count += path.suffix == ".fb"
-    return count
 
 
 def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:
