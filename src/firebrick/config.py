@@ -98,8 +98,6 @@ class Config:
         None, "choose among kernels for linear layers by timing them here; None: so except for files, by save"
     )
     autotune: bool = _setting(False, "time every form of a matmul, with what follows; code of their own for hot sizes")
-        False, "build every form of a matmul, with what follows, and code for sizes of many calls"
-    )
     graphs: bool | None = _setting(None, "True, False: record and replay CUDA graphs always, never; else if faster")
     disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
     verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")
