@@ -15,9 +15,7 @@ from filelock import FileLock
 from firebrick.artifact import Artifact
 from firebrick.config import Config
 from firebrick.report import FirebrickWarning, recorder
-from firebrick.runtime import DiskCache, cache_entries, make_key, why_miss
-from firebrick.tools.cli import clear_cache
-from firebrick.tools.doctor import cache_state
+from firebrick.runtime import DiskCache, cache_entries, cache_state, clear_cache, make_key, why_miss
 
 PARTS = {"graph": "relu", "shapes": "f32[2]", "torch": "2.13"}
 

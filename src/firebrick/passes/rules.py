@@ -34,19 +34,12 @@ def _rule(name: str, before: Any, after: Any, *constants: str, where: Any = None
     return rule(_typed(before), _typed(after), name=name, constants=constants, where=where)
 
 
+def _plain_float(x: Tensor, y: Tensor) -> bool | str:
+    return (x.dtype == y.dtype == torch.float32 and x.shape == y.shape) or "needs float32 tensors of one shape"
+
+
 ADD_RELU = (
-<<<<<<< HEAD
-    _rule(
-        "add_relu",
-        lambda x, y: torch.relu(x + y),
-        lambda x, y: torch.ops.aten._add_relu.Tensor(x, y),
-        where=lambda x, y: (
-            (x.dtype == y.dtype == torch.float32 and x.shape == y.shape) or "needs float32 tensors of one shape"
-        ),
-    ),
-=======
     _rule("add_relu", lambda x, y: torch.relu(x + y), lambda x, y: aten._add_relu.Tensor(x, y), where=_plain_float),
->>>>>>> main
 )
 """relu(x + y) -> _add_relu(x, y)"""
 

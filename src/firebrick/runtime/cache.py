@@ -266,6 +266,17 @@ class DiskCache:
 # ---------------------------------------------------------------- for the command line
 
 
+def cache_state(config: Config) -> dict[str, Any]:
+    """Return facts for `firebrick doctor`; nothing is created."""
+    files, parent = DiskCache(config).files(), config.cache_dir
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return {
+        "path": str(config.cache_dir), "entries": len(files), "bytes": sum(facts.st_size for _, facts in files),
+        "writable": os.access(parent, os.W_OK | os.X_OK), "existing_parent": str(parent),
+    }  # fmt: skip
+
+
 def cache_entries(config: Config) -> list[dict[str, Any]]:
     """Return the entries, latest use first: key, bytes, age, name."""
     cache, now, rows = DiskCache(config), time.time(), []
@@ -273,6 +284,16 @@ def cache_entries(config: Config) -> list[dict[str, Any]]:
         name = (cache.about(path) or {}).get("name", "(unreadable)")
         rows.append({"key": path.stem, "bytes": facts.st_size, "age": _age(now - facts.st_mtime), "name": name})
     return rows
+
+
+def clear_cache(config: Config) -> int:
+    """Remove every entry, those of other schema versions too; return how many there were."""
+    count = 0
+    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/??/*.key")]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+            count += path.suffix == ".fb"
+    return count
 
 
 def why_miss(config: Config, key: str = "") -> list[dict[str, Any]]:

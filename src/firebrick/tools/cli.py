@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import runpy
 import sys
@@ -326,20 +325,10 @@ def cache_ls(as_json: Json = False) -> None:
     _tell(as_json, rows, "\n".join([*lines, f"{len(rows)} entries"]))
 
 
-def clear_cache(config: Config) -> int:
-    """Remove every entry, those of other schema versions too; return how many there were."""
-    count = 0
-    for path in [*config.cache_dir.glob("v*/??/*.fb"), *config.cache_dir.glob("v*/??/*.key")]:
-        with contextlib.suppress(OSError):
-            path.unlink()
-            count += path.suffix == ".fb"
-    return count
-
-
 @cache_app.command("clear", epilog="Example: `firebrick cache clear`")
 def cache_clear(as_json: Json = False) -> None:
     """Remove every entry."""
-    count = clear_cache(Config.from_env())
+    count = runtime.clear_cache(Config.from_env())
     _tell(as_json, {"removed": count}, f"removed {count} entries")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import sys
@@ -63,19 +62,8 @@ def _compiler_fact(config: Config) -> Fact:
     return Fact("C++ compiler", f"{compiler.name}: {compiler.path} ({compiler.version})")
 
 
-def cache_state(config: Config) -> dict[str, Any]:
-    """What lies in the disk cache; nothing is created."""
-    files, parent = runtime.DiskCache(config).files(), config.cache_dir
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    return {
-        "path": str(config.cache_dir), "entries": len(files), "bytes": sum(facts.st_size for _, facts in files),
-        "writable": os.access(parent, os.W_OK | os.X_OK), "existing_parent": str(parent),
-    }  # fmt: skip
-
-
 def _cache_facts(config: Config) -> list[Fact]:
-    state = cache_state(config)
+    state: dict[str, Any] = runtime.cache_state(config)
     free = shutil.disk_usage(state["existing_parent"]).free // 2**20
     return [
         Fact(
