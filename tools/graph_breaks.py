@@ -193,7 +193,8 @@ RUN = "Python runs it: it reads or changes what is no tensor"
 # ruff: noqa: E501
 KINDS: list[tuple[str, str, str, str]] = [
     ("`if` on a tensor, or on a number of one", "data-dependent-branch", "which way is taken depends on data", "y = x + 1 if x.sum() > 0 else x"),
-    ("`min`, `max` of a tensor and a number, of tensors that want gradients, or with a `key`", "data-dependent-branch", HELD, "y = max(x[0], 0.5)"),
+    ("`min`, `max` of tensors that want gradients, or with a `key`", "data-dependent-branch", HELD, "y = max(x[0], x[1], key=abs)"),
+    ("what `min` or `max` of a tensor and a number gave, but in arithmetic and where it leaves", "data-dependent-branch", HELD, "y = torch.sin(max(x[0], 0.5))"),
     ("`is` on the tensor that `min` or `max` gave", "data-dependent-branch", HELD, "a, b = x[0], x[1]\ny = max(a, b) is a"),
     ("`n in tensor`", "data-dependent-branch", "the answer is a truth that Python asks at once", "y = 1.0 in x"),
     ("a tensor that activations decide as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),

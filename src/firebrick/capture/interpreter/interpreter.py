@@ -191,12 +191,16 @@ class Interpreter(Operations):
         self.push(value)
         self.index = entry.target
 
-    def is_watched(self) -> bool:
-        """Whether an exception now would meet a handler, or leave effects behind."""
+    def is_caught(self) -> bool:
+        """Whether an exception now would meet a handler."""
         at: Interpreter | None = self
         while at is not None and at.current.handler is None:
             at = at.parent
-        return at is not None or bool(self.tracer.effects.outside)
+        return at is not None
+
+    def is_watched(self) -> bool:
+        """Whether an exception now would meet a handler, or leave effects behind."""
+        return self.is_caught() or bool(self.tracer.effects.outside)
 
     # -- places -----------------------------------------------------------------------
 

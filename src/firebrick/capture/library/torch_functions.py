@@ -17,8 +17,8 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.interpreter.function_modes import under_mode
-from firebrick.capture.interpreter.overrides import overridden, overrides_calls
+from firebrick.capture.interpreter.function_modes import overrides_calls, under_mode
+from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.library.known_callables import (
     FOLDABLE,
     GRAPH_FUNCTIONS,

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.library.known_callables import FOLDABLE_MODULES, GRAPH_FUNCTIONS, NAMED, TRANSPARENT_MODULES
+from firebrick.capture.library.known_callables import (
+    FOLDABLE_MODULES,
+    GRAPH_FUNCTIONS,
+    NAMED,
+    TRANSPARENT_MODULES,
+    handles,
+)
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING
 from firebrick.capture.values.sequence import SequenceValue
-from firebrick.capture.values.wrapper import call_with_objects, object_of
+from firebrick.capture.values.wrapper import WrapperValue, call_with_objects, object_of
 
 if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
@@ -74,5 +80,14 @@ NAMED.update(
         (_C10D, "_WorldMeta.WORLD"): _world,
     }
 )
+
+
+@handles(torch.unbind)
+def _unbind(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(nested := args[0].realize(), WrapperValue):
+        return nested.call_method(interp, "unbind", args[1:], kwargs)
+    return interp.tracer.graph.call(interp, "call_function", torch.unbind, args, kwargs)
+
+
 _to_padded: Any = torch._C._nested.nested_to_padded_tensor  # type: ignore[attr-defined]
 GRAPH_FUNCTIONS[id(_to_padded)] = _to_padded
