@@ -10,11 +10,13 @@ import inspect
 import logging
 import re
 import reprlib
+import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.continuation import origin
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     TRANSPARENT,
@@ -23,11 +25,14 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     unwrapped,
 )
-from firebrick.capture.values.constant import NONE
+from firebrick.capture.library.polyfills import Records
+from firebrick.capture.values.base import Value
+from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
+from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 def real_callable(value: Value) -> Any:
@@ -96,6 +101,57 @@ _WRAPPERS: tuple[Any, ...] = (
 for _wrapper in _WRAPPERS:
     if hasattr(_wrapper, "__code__"):  # what looks out for objects that hold themselves; capture looks out for depth
         CODE_HANDLERS[_wrapper.__code__] = unwrapped
+
+# -- frames --------------------------------------------------------------------------------------
+
+
+class FrameValue(Value):
+    """A frame of captured code: what it runs is known, and what has called it from Python code."""
+
+    __slots__ = ("frame",)
+    cls = types.FrameType
+
+    def __init__(self, frame: Interpreter | None) -> None:
+        super().__init__(None)
+        if frame is None or origin(frame.code) or str(frame.globals.get("__name__")).startswith("firebrick."):
+            raise Break("unsupported-call", "a frame is looked up that captured code does not have")
+        self.frame = frame
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """Its code, line and caller, and its module's variables by name."""
+        match name:
+            case "f_code":
+                return interp.tracer.known(self.frame.code)
+            case "f_lineno":
+                return ConstantValue(self.frame.current.line)
+            case "f_globals":
+                return self
+            case "f_back":
+                return FrameValue(self.frame.caller())
+        return MethodValue(self, name) if name == "get" else super().get_attr(interp, name)
+
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """Look up what is among the variables of its module."""
+        if name not in ("get", "__getitem__") or (key := args[0].realize().as_constant()) not in self.frame.globals:
+            raise Break("unsupported-call", f"{name} of a frame's globals")
+        return interp.tracer.load_global(self.frame, key)
+
+
+@handles(sys._getframe)
+def _get_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    frame: Value = FrameValue(interp)
+    for _ in range(interp.index_of(args[0]) if args else 0):
+        frame = frame.get_attr(interp, "f_back")
+    return frame
+
+
+TRANSPARENT.add(inspect.currentframe)
+
+
+@handles(inspect.stack)
+def _stack(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(Records).call(interp, [FrameValue(interp)], {})
+
 
 # -- logging --------------------------------------------------------------------------------------
 
