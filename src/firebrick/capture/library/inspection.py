@@ -25,11 +25,9 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     unwrapped,
 )
-from firebrick.capture.library.polyfills import Records
 from firebrick.capture.values.base import Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
-from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
@@ -106,52 +104,40 @@ for _wrapper in _WRAPPERS:
 
 
 class FrameValue(Value):
-    """A frame of captured code: what it runs is known, and what has called it from Python code."""
+    """A frame of captured code, one of those of `inspect.stack`, or that list: what runs and was called is known."""
 
-    __slots__ = ("frame",)
-    cls = types.FrameType
+    __slots__ = ("cls", "frame")
 
-    def __init__(self, frame: Interpreter | None) -> None:
+    def __init__(self, frame: Interpreter | None, cls: Any = types.FrameType) -> None:
         super().__init__(None)
         if frame is None or origin(frame.code) or str(frame.globals.get("__name__")).startswith("firebrick."):
             raise Break("unsupported-call", "a frame is looked up that captured code does not have")
-        self.frame = frame
+        self.frame, self.cls = frame, cls
+
+    def back(self, steps: int, cls: Any = types.FrameType) -> FrameValue:
+        """The frame that has called it, and so on."""
+        return FrameValue(self.frame, cls) if not steps else FrameValue(self.frame.caller()).back(steps - 1, cls)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Its code, line and caller, and its module's variables by name."""
-        match name:
-            case "f_code":
-                return interp.tracer.known(self.frame.code)
-            case "f_lineno":
-                return ConstantValue(self.frame.current.line)
-            case "f_globals":
-                return self
-            case "f_back":
-                return FrameValue(self.frame.caller())
-        return MethodValue(self, name) if name == "get" else super().get_attr(interp, name)
+        """What it runs, where it is, and its caller."""
+        code, line = self.frame.code, self.frame.current.line
+        if name == "f_back" and self.cls is types.FrameType:
+            return self.back(1)
+        told = {"filename": code.co_filename, "lineno": line, "function": code.co_name}
+        told = {types.FrameType: {"f_code": code, "f_lineno": line}, inspect.FrameInfo: told}.get(self.cls, {})
+        return interp.tracer.known(told[name]) if name in told else super().get_attr(interp, name)
 
-    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
-        """Look up what is among the variables of its module."""
-        if name not in ("get", "__getitem__") or (key := args[0].realize().as_constant()) not in self.frame.globals:
-            raise Break("unsupported-call", f"{name} of a frame's globals")
-        return interp.tracer.load_global(self.frame, key)
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """A frame of the list, or its name among its fields."""
+        place = interp.index_of(key)
+        if self.cls is list and place >= 0:
+            return self.back(place, inspect.FrameInfo)
+        return self.get_attr(interp, "function" if place == 3 else "a field")
 
 
-@handles(sys._getframe)
-def _get_frame(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    frame: Value = FrameValue(interp)
-    for _ in range(interp.index_of(args[0]) if args else 0):
-        frame = frame.get_attr(interp, "f_back")
-    return frame
-
-
+handles(sys._getframe)(lambda interp, args, kwargs: FrameValue(interp).back(interp.index_of(args[0]) if args else 0))
+handles(inspect.stack)(lambda interp, args, kwargs: FrameValue(interp, list))
 TRANSPARENT.add(inspect.currentframe)
-
-
-@handles(inspect.stack)
-def _stack(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(Records).call(interp, [FrameValue(interp)], {})
-
 
 # -- logging --------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 They run inside captured programs, so they are plain Python that the interpreter understands.
 """
 
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204, D103  these functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, D103  these functions stand for untyped library code
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, replaces
-from firebrick.capture.marks import graph_break
 
 
 @replaces("decorate_with")
@@ -65,34 +64,6 @@ def unbind_jagged(nested, dim=0):
     if lengths is None:
         return torch.split(values, offsets.diff().tolist(), dim=ragged)
     return tuple(torch.narrow(values, ragged, *row) for row in zip(offsets.tolist(), lengths.tolist(), strict=False))
-
-
-class Record:
-    """What `inspect.stack` tells of a frame."""
-
-    def __init__(self, frame) -> None:
-        self.frame, self.filename, self.lineno = frame, frame.f_code.co_filename, frame.f_lineno
-        self.function = frame.f_code.co_name
-
-    def __getitem__(self, place):
-        return (self.frame, self.filename, self.lineno, self.function)[place] if place in range(4) else graph_break()
-
-    __len__ = __iter__ = __getattr__ = lambda self, name="": graph_break()
-
-
-class Records:
-    """The frames above one, looked up as they are asked for."""
-
-    def __init__(self, frame) -> None:
-        self.frame = frame
-
-    def __getitem__(self, index):
-        frame = self.frame if isinstance(index, int) and index >= 0 else graph_break()
-        for _ in range(index):
-            frame = frame.f_back
-        return Record(frame)
-
-    __len__ = __iter__ = __getattr__ = lambda self, name="": graph_break()
 
 
 @replaces("until")

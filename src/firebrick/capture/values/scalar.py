@@ -498,7 +498,7 @@ class EitherValue(UnknownValue):
     def beside(self, interp: Interpreter, function: Any, places: Sequence[Value]) -> Value:
         """What a function gives that takes it and another value at its places.
 
-        A number is a constant, which both are computed with; beside a tensor, one that has the number is like both.
+        A number is a constant, which both are computed with; beside a tensor, both are numbers of its dtype.
         """
         first, other = self.sides[0].realize(), next(one for one in places if one is not self)
         number, tensor = sorted((first, self.sides[1].realize()), key=lambda one: isinstance(one, TensorValue))
@@ -509,27 +509,15 @@ class EitherValue(UnknownValue):
             ]
             return EitherValue(self.second, results)
         assert isinstance(tensor, TensorValue)
-        if not isinstance(other, TensorValue) or other.fake.layout is not torch.strided:
+        if not isinstance(other, TensorValue) or other.fake.dtype not in (torch.float32, torch.float64):
             self._unknown()
-        value, kinds = number.as_constant(), (torch.result_type(other.fake, tensor.fake), tensor.fake.dtype)
-        exact = all(_holds(kind, value) for kind in kinds) or kinds in _ALIKE
-        same = torch.result_type(other.fake, value) == kinds[0] and tensor.fake.dim() <= other.fake.dim()
-        call = interp.tracer.graph.call
-        if not exact or not same or tensor.fake.device not in (other.fake.device, torch.device("cpu")):
+        kinds = {torch.result_type(other.fake, one) for one in (other.fake, tensor.fake, number.as_constant())}
+        if len(kinds) > 1 or tensor.fake.dim() > other.fake.dim() or tensor.fake.device != other.fake.device:
             self._unknown()
-        chosen = call(interp, "call_function", torch.where, [self.second, *self.sides[::-1]], {})
+        alike = _tensor(interp, "to", tensor, *kinds)
+        sides = [alike if one is tensor else one for one in self.sides]
+        chosen = interp.tracer.graph.call(interp, "call_function", torch.where, [self.second, *sides[::-1]], {})
         return interp.operate(function, *[chosen if place is self else place for place in places])
-
-
-_ALIKE = ((torch.float32,) * 2, (torch.float64,) * 2)
-
-
-def _holds(dtype: torch.dtype, number: float) -> bool:
-    """Whether a number is one of a dtype."""
-    try:
-        return bool(torch.tensor(number, dtype=dtype).item() == number) and dtype is not torch.bool
-    except (RuntimeError, OverflowError):
-        return False
 
 
 # -- text --------------------------------------------------------------------------------------------
