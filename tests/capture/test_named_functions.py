@@ -124,7 +124,7 @@ def names_of_frames(x):
 @row()
 def places_of_frames(x):
     frame, record = sys._getframe(), inspect.stack()[0]
-    return x + frame.f_lineno, record.lineno, record.filename, frame.f_code.co_firstlineno
+    return x + frame.f_lineno, record.filename, frame.f_code.co_firstlineno, record.function
 
 
 def last(function, *args):
@@ -134,7 +134,7 @@ def last(function, *args):
 @row(graphs=None, breaks=None)
 def frames_that_captured_code_has_not(x):
     found = [last(caller), *map(lambda n: sys._getframe().f_back.f_code.co_name, [1])]
-    return x + 1, found, sys._getframe(1).f_code.co_name, len(inspect.stack()) > 1, sorted(sys._getframe().f_locals)
+    return x + 1, found, inspect.stack()[0].lineno, len(inspect.stack()) > 1, sorted(sys._getframe().f_locals)
 
 
 @pytest.mark.parametrize("program", TABLE.rows, ids=lambda program: program.name)

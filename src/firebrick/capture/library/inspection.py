@@ -120,11 +120,11 @@ class FrameValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """What it runs, where it is, and its caller."""
-        code, line = self.frame.code, self.frame.current.line
-        if name == "f_back" and self.cls is types.FrameType:
+        code, kind = self.frame.code, self.cls
+        if name == "f_back" and kind is types.FrameType:
             return self.back(1)
-        told = {"filename": code.co_filename, "lineno": line, "function": code.co_name}
-        told = {types.FrameType: {"f_code": code, "f_lineno": line}, inspect.FrameInfo: told}.get(self.cls, {})
+        told: Any = {"f_code": code, "f_lineno": self.frame.current.line} if kind is types.FrameType else {}
+        told = {"filename": code.co_filename, "function": code.co_name} if kind is inspect.FrameInfo else told
         return interp.tracer.known(told[name]) if name in told else super().get_attr(interp, name)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
