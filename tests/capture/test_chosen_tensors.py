@@ -103,7 +103,7 @@ def in_comparisons(a, b):
 def into_another(a, b):
     b = b * torch.ones(3)
     b /= max(a, 2)
-    return b, b.half() * max(a, 0.5), b.double() * max(a, 2)
+    return b, b.double() * max(a, 0.1), b.double() * max(a, 2)
 
 
 def then_written_to(a, b):
@@ -181,8 +181,8 @@ def called_with_either(a, b):
     return torch.mul(b, max(a, 0.5))
 
 
-def beside_a_number_that_is_none_of_its_dtype(a, b):
-    return max(a, 0.1) * b.double()
+def beside_a_tensor_of_another_dtype(a, b):
+    return max(a, 0.1) * b.half()
 
 
 def either_is_asked(a, b):
@@ -195,7 +195,7 @@ def unlike(a, b):
 
 _BREAKING = [
     *(is_asked, with_key, unlike, in_place_of_either, text_of_either, called_with_either),
-    *(beside_a_number_that_is_none_of_its_dtype, either_is_asked),
+    *(beside_a_tensor_of_another_dtype, either_is_asked),
 ]
 
 
