@@ -309,9 +309,8 @@ class GraphBuilder:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
-                if interp.is_caught() and not interp.tracer.symbols.in_use() and (refusal := error.raises()):
-                    interp.raise_real(refusal)
                 numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
+                _let_catch(interp, error)
                 if numbers is None:
                     raise
                 return self.call(interp, op, target, *numbers)
@@ -323,8 +322,7 @@ class GraphBuilder:
             written += [f for f in told if all(f is not w for w in written)]
             self._note_written(target, fake_args, fakes, written)
             note_written_wrappers(interp)
-        if mutated and -1 in versions:
-            self.changed_blindly = True
+        self.changed_blindly |= mutated and -1 in versions
         if isinstance(out, torch.Tensor) and not mutated:
             value = self._by_fake.get(id(out))
             if value is not None and value.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
@@ -582,6 +580,12 @@ def _pass_on_leaves(base: Value, view: Value, detached: bool) -> None:
 
 _LARGEST_REAL = 1 << 22
 _OF_TORCH = re.compile(r"(torch|_operator)\b(?!\._ops\.(?!aten))")
+
+
+def _let_catch(interp: Interpreter, error: Break) -> None:
+    """Raise what a call that fails on fake tensors raises for real, where the program handles exceptions."""
+    if interp.is_caught() and not interp.tracer.symbols.in_use() and (refusal := error.raises()):
+        interp.raise_real(refusal)
 
 
 def _refusal(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
