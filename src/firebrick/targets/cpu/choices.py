@@ -74,7 +74,7 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
         choices.append(Choice("mkl", _PACKED, frozenset({"bias"})))
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
-        cost = 1.0 if half else 0.5  # the library has instructions for bfloat16
+        cost = 1.0 if half and rows > 1 else 0.5  # the library multiplies bfloat16; of one row the weight is but read
         after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
         choices += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
     return choices
