@@ -146,15 +146,13 @@ class CudaTarget(Target):
         units, steady = [], steady_params(schedule)
         for k in schedule.kernels:
             name = k.name.partition("_")[2]
-            signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
-                f"{s}:i64" for s in k.sizes
-            ]
+            signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params]
+            signature += [f"{s}:i64" for s in k.sizes]
             alone = isinstance(k.body, Product) or not self._is_dependent
             rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
-            units.append(
-                Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name, steady[k.name])]), (k.name,), flags, "triton")
-            )
+            text = unit_text([self.kernel(k, name, steady[k.name])])
+            units.append(Unit(f"cuda_{k.name}", text, (k.name,), flags, "triton"))
         return tuple(units)
 
     @property
