@@ -18,7 +18,6 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
 _MOST_SIDES = 8
@@ -34,7 +33,11 @@ _OTHERS = """
     upsample_bilinear2d upsample_nearest2d upsample_bicubic2d cumsum cumprod _fft_r2c _fft_c2c _fft_c2r gather
     scatter_add index_add fill copy clone embedding_dense_backward cudnn_batch_norm cudnn_batch_norm_backward
     native_batch_norm_backward native_layer_norm_backward native_group_norm_backward upsample_bilinear2d_backward
-    upsample_nearest2d_backward
+    upsample_nearest2d_backward upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
+    _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward im2col
+    col2im max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d scatter
+    scatter_reduce index_select cummax cummin logcumsumexp searchsorted bucketize _cdist_forward
 """
 CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
 """Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""

@@ -304,6 +304,7 @@ FLASH = "aten::_scaled_dot_product_flash_attention"
         (table(("aten::rand", [["l", []]])), True),
         (table((FLASH, [["t", 0]] * 3 + [["f", 0.5]])), True),
         (table((FLASH, [["t", 0]] * 3 + [["f", 0.0]])), False),
+        (table(("aten::grid_sampler_2d", [["t", 0]] * 2)), False),
         (table(("aten::nonzero", [["t", 0]])), None),
         (table(device="cpu"), None),
         (table(steps=[["check", 0, 1, 0, "IndexError", "", None]]), None),

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _DEPENDENT = 90
 """Capability from which kernels may start while the one before them still runs."""
 
-
 _first_card = lru_cache(maxsize=1)(read_facts)
 
 
@@ -85,6 +84,10 @@ class CudaTarget(Target):
     def key(self) -> str:
         """Text that belongs into cache keys."""
         return self.card.key() + "-draws" * (self.draws > 0)
+
+    def level(self) -> str:
+        """Cubins are for one capability; plans, and the numbers of dropout, for as many multiprocessors."""
+        return f"sm_{self.card.capability} of {self.card.multiprocessors} multiprocessors"
 
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""

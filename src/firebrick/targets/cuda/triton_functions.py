@@ -32,10 +32,10 @@ def _library(*names: str, of: str = "{a}") -> dict[str, str]:
     return {n: f"libdevice.{n}({of})" for n in names}
 
 
+_SIGNS = {name: f"{{a}} {sign} {{b}}" for name, sign in zip(("add", "sub", "mul"), "+-*", strict=True)}
+
 _FLOAT: Mapping[str, str] = {
-    "add": "{a} + {b}",
-    "sub": "{a} - {b}",
-    "mul": "{a} * {b}",
+    **_SIGNS,
     "div": "tl.div_rn({a}, {b})",
     "floordiv": "floor_quotient({a}, {b})",
     "truncdiv": "libdevice.trunc(tl.div_rn({a}, {b}))",
@@ -71,9 +71,7 @@ _DOUBLE: Mapping[str, str] = {
 }
 
 _INTEGER: Mapping[str, str] = {
-    "add": "{a} + {b}",
-    "sub": "{a} - {b}",
-    "mul": "{a} * {b}",
+    **_SIGNS,
     "floordiv": "whole_floordiv({a}, {b})",
     "truncdiv": "whole_truncdiv({a}, {b})",
     "mod": "whole_mod({a}, {b})",
@@ -150,11 +148,9 @@ _FIRST = """def {name}(a, i, b, j):
     keep = a_wins | (tied & (i < j))
     return tl.where(keep, a, b), tl.where(keep, i, j)"""
 
+_PLAIN = ("sum", "product", "any", "all")
 HELPERS: Mapping[str, str] = {
-    "sum_of": "def sum_of(a, b):\n    return a + b",
-    "product_of": "def product_of(a, b):\n    return a * b",
-    "any_of": "def any_of(a, b):\n    return a | b",
-    "all_of": "def all_of(a, b):\n    return a & b",
+    **{f"{n}_of": f"def {n}_of(a, b):\n    return a {s} b" for n, s in zip(_PLAIN, "+*|&", strict=True)},
     "greatest_of": "def greatest_of(a, b):\n    return tl.maximum(a, b, tl.PropagateNan.ALL)",
     "least_of": "def least_of(a, b):\n    return tl.minimum(a, b, tl.PropagateNan.ALL)",
     "first_greatest": _FIRST.format(name="first_greatest", before=">"),
