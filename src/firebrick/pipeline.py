@@ -404,7 +404,12 @@ class _Compile:
         number_nodes(gm.graph)
         looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
         looked_at = looked_at or config.memory_budget < 1  # layers then differ in what they save
-        if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
+        if (
+            self.few
+            and not looked_at
+            and not trace.gradients_in(gm.graph)
+            and passes.are_shipped(self.user_passes, config)
+        ):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
         if self.repeat is not None:

@@ -313,10 +313,6 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x).contiguous()
 
 
-def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
-    return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
-
-
 def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
     loss, weight = decomposition_table[aten.nll_loss2d_forward.default](*args)
     return (loss.contiguous() if loss.device.type == "cpu" else loss), weight
@@ -386,7 +382,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.isin.Tensor_Tensor: _isin,
     aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
-    aten.index_fill.int_Tensor: _index_fill,
+    aten.index_fill.int_Tensor: lambda x, *to: _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, *to), x),
     aten.masked_scatter.default: _masked_scatter,
     **dict((_like_input(aten.huber_loss.default, 2),)),
     aten.binary_cross_entropy.default: _binary_cross_entropy,

@@ -5,6 +5,7 @@ from firebrick.capture.library import (  # noqa: F401
     builtin_functions,
     class_statements,
     copies,
+    gradients,
     inspection,
     iterators,
     numpy_functions,

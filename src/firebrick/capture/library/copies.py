@@ -63,9 +63,7 @@ def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
     return copied
 
 
-@handles(copy.deepcopy)
-def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _deep(interp, args[0].realize(), {})
+handles(copy.deepcopy)(lambda interp, args, kwargs: _deep(interp, args[0].realize(), {}))
 
 
 def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:

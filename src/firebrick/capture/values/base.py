@@ -78,11 +78,7 @@ class Value:
         raise NotConstant(type(self).__name__)
 
     def as_argument(self) -> Any:
-        """What stands for the value among the arguments of a graph node.
-
-        Raises:
-            Break: such a value can't be in a graph.
-        """
+        """What stands for the value among the arguments of a graph node; raises Break: nothing can."""
         try:
             return self.as_constant()
         except NotConstant:
@@ -155,11 +151,7 @@ class Value:
     # -- leaving the captured region ------------------------------------------
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Emit bytecode that pushes the object; only called for values that no source gives.
-
-        Raises:
-            Break: it can't be made again.
-        """
+        """Emit what pushes the object, which no source gives; raises Break: it can't be made again."""
         raise Break("no-reconstruction", f"{self.describe()} leaves the captured code")
 
     def children(self) -> Sequence[Value]:
