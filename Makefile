@@ -35,8 +35,8 @@ demo: $(EXTENSION) ## Sentence embeddings compiled and compared, then BERT-base 
 	@$(BIN)/python examples/embeddings.py
 	@$(BIN)/firebrick bench bert
 
-test-gpu: $(EXTENSION) ## The tests that need a GPU
-	@$(PYTEST) -n $(WORKERS) tests/gpu
+test-gpu: $(EXTENSION) ## Tests, operators, fuzzers and models on a GPU, ten minutes each; PART=tests (ops, fuzz, models) runs one
+	@$(BIN)/python tests/gpu/parts.py $(PART)
 
 test: $(EXTENSION) $(ENGINES) ## The whole suite
 	@$(PYTEST) -n $(WORKERS) --dist loadgroup tests

@@ -204,6 +204,7 @@ def measured(name: str, steps: int, *, torch_compile: bool) -> str:
         "float64": Run(name, lambda task: task, torch.float64),
     }
     if torch_compile:
+        torch.compiler.reset()  # all trainings share Task's code: what it learned of the last one's sizes goes
         runs["torch.compile"] = Run(name, torch.compile, torch.float32)
     for _ in range(steps):
         for run in runs.values():

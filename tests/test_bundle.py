@@ -329,7 +329,7 @@ def test_random_numbers_are_refused(tmp_path, used):
 
 def changed(path, change):
     """Rewrite the manifest, with checksums that are right again."""
-    from firebrick.api.bundle import _digest
+    from firebrick.artifact import checksum
 
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -337,7 +337,7 @@ def changed(path, change):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-        archive.comment = f"firebrick {_digest(members['manifest.json'])}".encode()
+        archive.comment = f"firebrick {checksum(members['manifest.json'])}".encode()
 
 
 @pytest.mark.parametrize(
@@ -347,6 +347,7 @@ def changed(path, change):
         ({"levels": {"cpu": ["avx4096", ""]}}, "is for .* with avx4096 , this is .* with"),
         ({"machine": "vax"}, "is for vax with"),
         ({"format": 99}, "format 99"),
+        ({"devices": ["cpu", "cuda:99"]}, "needs GPU 99, this machine has"),
     ],
 )
 def test_file_for_another_torch_or_machine_is_refused(tmp_path, change, text):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import firebrick
+from firebrick.capture import hook
 
 X = torch.randn(3, 4)
 
@@ -166,3 +167,65 @@ def test_a_condition_that_raises_is_known_before_the_graph():
         torch.testing.assert_close(compiled(X, torch.tensor(mask)), checked(X, torch.tensor(mask)))
     with pytest.raises(AssertionError, match="nothing is wanted"):
         compiled(X, torch.tensor([False, False]))
+
+
+def by_number(x, n):
+    n = n.item()
+    return x[: n - 1].sin() if n > 2 else x[: n + 1].cos()
+
+
+def by_arithmetic(x, n):
+    number = int(n)
+    if number * 3 - 1 < 8 and number % 2 != 5:
+        x = x + number
+    return x * 2
+
+
+def by_element(x, n):
+    return x.sin() if n.flatten()[0].item() >= 3 else x.cos()
+
+
+def by_truth(x, n):
+    return x.sin() if n > 2 else x.cos()
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("dims", [0, 1])
+@pytest.mark.parametrize("function", [by_number, by_arithmetic, by_element, by_truth])
+def test_a_comparison_is_compiled_for_each_answer(function, dims, fullgraph):
+    compiled = firebrick.compile(function, fullgraph=fullgraph)
+    for n in (1, 5, 2, 3, 4, 0, 1 << 40, 2, 3):
+        if n < 1 << 40 or function is not by_number:
+            value = torch.tensor(n).reshape((1,) * dims)
+            torch.testing.assert_close(compiled(X, value), function(X, value))
+    assert len(hook.entries(function.__code__)) == 2
+    hook.reset()
+
+
+def test_comparisons_behind_a_write_and_of_two_tensors():
+    def written(x, n):
+        n.add_(1)
+        return x.sin() if n.item() > 2 else x.cos()
+
+    def two(x, n, m):
+        return x.sin() if n.item() > m.item() else x.cos()
+
+    n, ours = torch.tensor(0), torch.tensor(0)
+    compiled, both = firebrick.compile(written), firebrick.compile(two)
+    for k in range(5):
+        torch.testing.assert_close(compiled(X, ours), written(X, n))
+        for m in (torch.tensor(2), torch.tensor(k)):
+            torch.testing.assert_close(both(X, ours, m), two(X, n, m))
+    assert ours == n
+
+
+def test_a_loop_by_a_number_ends():
+    def halves(x, n):
+        n = n.item()
+        while n > 1:
+            x, n = x * 2, n // 2
+        return x + n
+
+    compiled = firebrick.compile(halves)
+    for n in (1, 2, 3, 5, 100, 1 << 30, 4, 0):
+        torch.testing.assert_close(compiled(X, torch.tensor(n)), halves(X, n=torch.tensor(n)))

@@ -124,7 +124,7 @@ def test_operators_and_jumps():
         e.load_fast("b")
         e.binary_op("-")
         e.load_const(None)
-        e.is_op(invert=True)
+        e.emit("IS_OP", 1)
         e.jump(end)
         e.load_const("never")
         e.return_value()

@@ -1,6 +1,6 @@
 """Random programs of tensor operations: eager, our kernels and the loop interpreter.
 
-    python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--show SEED] [--out build/fuzz_aten] [--varying]
+    python -m tests.fuzz_aten --count 1000 --seed 0 [--jobs 2] [--seconds S] [--show SEED] [--out build/fuzz_aten] [--varying]
 
 Programs are compiled twenty at a time; one that differs is shrunk and printed. With `--varying` each is called at three
 sizes of its arguments instead (`varying.py`).
@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -54,14 +55,15 @@ def work(device: str, is_varying: bool) -> None:
         out.write(json.dumps(rows) + "\n")
 
 
-def run_all(options: argparse.Namespace) -> list[dict]:
-    """All rows of programs that were not the same."""
+def run_all(options: argparse.Namespace) -> tuple[int, list[dict]]:
+    """How many programs ran, and all rows of those that were not the same."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     end = options.seed + options.count
     todo = iter([(k, min(BATCH, end - k)) for k in range(options.seed, end, BATCH)])
     rows: list[dict] = []
+    ran, stop_at = 0, time.perf_counter() + options.seconds
     alone: list[tuple[int, int]] = []
     lock, stopping = threading.Lock(), threading.Event()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -81,10 +83,12 @@ def run_all(options: argparse.Namespace) -> list[dict]:
         task = progress.add_task("programs", total=options.count)
 
         def loop() -> None:
+            nonlocal ran
             child = start()
             while not stopping.is_set():
                 with lock:
-                    job = alone.pop() if alone else next(todo, None)
+                    late = time.perf_counter() > stop_at
+                    job = alone.pop() if alone else None if late else next(todo, None)
                 if job is None:
                     break
                 child.stdin.write(json.dumps(job) + "\n")
@@ -106,6 +110,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
                     child = start()
                 with lock:
                     rows.extend(made)
+                    ran += job[1]
                     bad = sum(r["kind"] not in ("left", "lost") for r in rows)
                     progress.update(task, advance=job[1], description=f"programs, {bad} differ")
                     for row in made:
@@ -123,7 +128,7 @@ def run_all(options: argparse.Namespace) -> list[dict]:
                     thread.join(0.2)
         except KeyboardInterrupt:
             stopping.set()
-    return sorted(rows, key=lambda r: r["seed"])
+    return ran, sorted(rows, key=lambda r: r["seed"])
 
 
 def main() -> int:
@@ -131,6 +136,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=max(os.cpu_count() or 1, 1))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no programs after this time")
     parser.add_argument("--device", default="cpu", help="where programs make their tensors")
     parser.add_argument("--show", type=int, help="print the program of a seed")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz_aten")
@@ -145,10 +151,10 @@ def main() -> int:
 
         print(generate(options.show).describe())
         return 0
-    rows = run_all(options)
+    ran, rows = run_all(options)
     counts = {kind: sum(r["kind"] == kind for r in rows) for kind in ("wrong", "failed", "crash", "left", "lost")}
-    same = options.count - sum(counts.values())
-    print(f"{options.count} programs: {same} the same, {counts['left']} left to eager, {counts['failed']} failed, "
+    same = ran - sum(counts.values())
+    print(f"{ran} programs: {same} the same, {counts['left']} left to eager, {counts['failed']} failed, "
           f"{counts['wrong']} wrong, {counts['crash']} crashes, {counts['lost']} end the GPU for a process")  # fmt: skip
     for reason, times in Counter(r["what"].partition(": ")[2][:100] for r in rows if r["kind"] == "left").most_common():
         print(f"left {times}: {reason}")

@@ -1,8 +1,5 @@
 """Bad input on a card: torch's own error or a clear one, or eager's result; and afterwards all goes on."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,8 +58,8 @@ except Exception as error:
 """
 
 
-def test_a_kernel_that_fails():
-    done = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, check=False)
+def test_a_kernel_that_fails(run_python):
+    done = run_python("-c", FAILS)
     assert "torch.Size([2, 8])" in done.stdout, done.stderr
     assert "device-side assert" in done.stdout
     assert "index out of bounds" in done.stdout + done.stderr

@@ -1,17 +1,9 @@
 """Commands and files on a GPU."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
-import firebrick
-from firebrick.errors import ConfigError
 
 SUBJECT = """
 import torch
@@ -25,15 +17,12 @@ def make():
 
 
 @pytest.fixture
-def firebrick_command(tmp_path):
+def firebrick_command(tmp_path, run_python):
     (tmp_path / "subject_on_gpu.py").write_text(SUBJECT)
 
-    path = os.pathsep.join(str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)
-
-    def run(*args):
-        command, env = [sys.executable, "-m", "firebrick", *args], {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def run(*args, codes=(0,)):
+        done = run_python("-m", "firebrick", *args)
+        assert done.returncode in codes, done.stdout + done.stderr
         return done.stdout
 
     return run
@@ -55,17 +44,19 @@ def test_profile(firebrick_command):
     assert any(row["gbytes"] > 0 for row in rows.values())
 
 
+def test_bench(firebrick_command):
+    options = ["--seconds", "0.5", "--no-warm", "--contender", "eager", "--contender", "firebrick", "--json"]
+    shown = json.loads(firebrick_command("bench", "--gpu", "subject_on_gpu:make", *options))
+    assert shown["gpu"] == f"{torch.cuda.get_device_name()}, float16"
+    for row in shown["results"]:
+        assert 1e-6 < row["run"] < 0.1 and row["peak"] > 1 and row["error"] < 1e-2 and not row["failed"]
+
+
 def test_doctor(firebrick_command):
-    assert torch.cuda.get_device_name() in " ".join(firebrick_command("doctor").split())
-
-
-def test_bundles_are_of_cpus_alone(tmp_path):
-    net = nn.Linear(64, 128).cuda().eval()
-    compiled = firebrick.compile(net)
-    with torch.no_grad():
-        compiled(torch.randn(32, 64, device="cuda"))
-    with pytest.raises(ConfigError, match="a tensor on cuda"):
-        firebrick.save(compiled, tmp_path / "net.fb")
+    facts = {row["name"]: row for row in json.loads(firebrick_command("doctor", "--json", codes=(0, 1)))}
+    assert facts["GPU"]["value"].startswith(torch.cuda.get_device_name())
+    assert facts["GPU"]["ok"]
+    assert facts["triton"]["ok"]
 
 
 WARM = """
@@ -76,9 +67,7 @@ print(firebrick.stats()["counts"].get("units built", 0), "triton" in sys.modules
 """
 
 
-def test_a_warm_process_does_not_import_triton(tmp_path):
-    env = {**os.environ, "FIREBRICK_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", WARM]
+def test_a_warm_process_does_not_import_triton(run_python, tmp_path):
     for built in ("1", "0"):
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-        assert done.stdout.split()[-2:] == [built, "False"], done.stderr
+        done = run_python("-c", WARM, FIREBRICK_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.stdout.split()[-2:] == [built, "False"], done.stdout + done.stderr

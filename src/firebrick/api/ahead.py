@@ -9,6 +9,7 @@ import torch
 
 from firebrick import pipeline
 from firebrick.api import argument_tree
+from firebrick.api.recorded_calls import kind_of, shown
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
 from firebrick.capture.frame import Capture
@@ -55,13 +56,13 @@ class SizesTaken(NamedTuple):
         """Why a call with such tensors is not served; empty if it is."""
         values: dict[str, int] = {}
         for number, shape in zip(self.inputs, self.shapes, strict=True):
-            tensor, (dtype, was, strides) = tensors[number], self.tensors[number]
-            alike = str(tensor.dtype) == f"torch.{dtype}" and tensor.dim() == len(shape)
+            tensor, (kind, was, strides) = tensors[number], self.tensors[number]
+            alike = kind_of(tensor) == kind and tensor.dim() == len(shape)
             pairs = zip(tensor.shape, shape, strict=True) if alike else ()
             alike = alike and all(n == (values.setdefault(s, n) if type(s) is str else s) for n, s in pairs)
             dense = torch.empty(was, device="meta").stride() == tuple(strides)
             if not alike or not (tensor.is_contiguous() if dense else list(tensor.stride()) == strides):
-                return f"the program is for {dtype}{shape}, got {tensor.dtype}{list(tensor.shape)}"
+                return f"the program is for {shown(kind, shape)}, got {shown(kind_of(tensor), [*tensor.shape])}"
         sizes = Sizes()
         for name, lo, hi in self.symbols:
             if not lo <= values.get(name, lo) <= hi:
@@ -228,9 +229,9 @@ class OneGraph:
             self.tensors = arguments
             shapes = [[n if type(n) is int else 1 for n in meta.shape] for meta in metas]
             self.results = [
-                torch.empty_strided(m.shape, m.stride(), dtype=m.dtype)
+                torch.empty_strided(m.shape, m.stride(), dtype=m.dtype, device=m.device)
                 if all(type(n) is int for n in (*m.shape, *m.stride()))
-                else torch.empty(shape, dtype=m.dtype)
+                else torch.empty(shape, dtype=m.dtype, device=m.device)
                 for m, shape in zip(metas, shapes, strict=True)
             ]
             return tuple(self.results)

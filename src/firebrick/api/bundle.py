@@ -30,7 +30,7 @@ from firebrick.api.exporting import Program as Exported
 from firebrick.api.exporting import load_program
 from firebrick.api.recorded_calls import Call
 from firebrick.api.weights import read_tensors, write_tensors
-from firebrick.artifact import decode, encode
+from firebrick.artifact import checksum, decode, encode
 from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError, FirebrickError
 from firebrick.targets.by_device import find_targets
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-_FORMAT = 5
+_FORMAT = 6
 _WEIGHTS = "weights.safetensors"
 
 
@@ -72,13 +72,16 @@ def save(compiled: Any, path: str | Path) -> None:
             with contextlib.suppress(FirebrickError):  # each size that was compiled has a program of its own
                 programs.append(ahead(original_callable(compiled), calls.signature, call, config, many=True))
     weights, rows = _weights(programs)
+    devices = sorted({row[5] for p in programs for row in p.artifact.table["slots"]})
+    targets = find_targets({device.partition(":")[0] for device in devices}, config)
     manifest = {
         "format": _FORMAT,
         "firebrick": VERSION,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in find_targets((), config).items()},
+        "devices": devices,
+        "levels": {n: [t.level(), t.model() if timed else ""] for n, t in targets.items()},
         "state": graph_key.state_text(),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
@@ -106,7 +109,7 @@ def save(compiled: Any, path: str | Path) -> None:
 
 
 def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Tensors to write, each memory once, and for each program: constant -> [name, dtype, shape, strides]."""
+    """Tensors to write, each memory once, and for each program: constant -> [name, shape, strides, device]."""
     kept: dict[str, torch.Tensor] = {}
     names: dict[Any, str] = {}
     rows = []
@@ -121,7 +124,7 @@ def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dic
             if key not in names:
                 name = names[key] = constant if constant not in kept else f"{constant}_{len(kept)}"
                 kept[name] = flat
-            row[constant] = [names[key], list(t.shape), list(t.stride())]
+            row[constant] = [names[key], list(t.shape), list(t.stride()), str(t.device)]
         rows.append(row)
     spans = sorted((*_native.tensor_span(t), name) for name, t in kept.items() if t.numel())
     for (_, end, _, one), (start, _, _, other) in itertools.pairwise(spans):
@@ -135,7 +138,7 @@ def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for i, program in enumerate(programs):
             data = encode(program.artifact)
-            sums[f"program{i}.fb"] = _digest(data)
+            sums[f"program{i}.fb"] = checksum(data)
             archive.writestr(f"program{i}.fb", data)
         hasher = hashlib.blake2b(digest_size=20)
         with archive.open(_WEIGHTS, "w", force_zip64=True) as member:
@@ -148,11 +151,7 @@ def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights
         sums[_WEIGHTS] = hasher.hexdigest()
         text = json.dumps({**manifest, "checksums": sums})
         archive.writestr("manifest.json", text)
-        archive.comment = f"firebrick {_digest(text.encode())}".encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=20).hexdigest()
+        archive.comment = f"firebrick {checksum(text.encode())}".encode()
 
 
 def load(path: str | Path) -> Bundle | Exported:
@@ -172,7 +171,7 @@ def load(path: str | Path) -> Bundle | Exported:
             artifacts = []
             for i in range(len(manifest["programs"])):
                 data = archive.read(f"program{i}.fb")
-                if _digest(data) != sums[f"program{i}.fb"]:
+                if checksum(data) != sums[f"program{i}.fb"]:
                     raise CacheError(f"program {i} of {path} is corrupt")
                 artifacts.append(decode(data))
             hasher = hashlib.blake2b(digest_size=20)
@@ -194,7 +193,7 @@ def load(path: str | Path) -> Bundle | Exported:
 def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
     """Read what the file says of itself, and check that it can run here."""
     text = archive.read("manifest.json")
-    if archive.comment != f"firebrick {_digest(text)}".encode():
+    if archive.comment != f"firebrick {checksum(text)}".encode():
         raise CacheError(f"{path} is corrupt, or firebrick.save did not write it")
     manifest: dict[str, Any] = json.loads(text)
     again = "save it again with the versions and on a machine like those that are to run it"
@@ -202,6 +201,9 @@ def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
         raise CacheError(f"{path} has format {manifest['format']}, this version reads {_FORMAT}", fix=again)
     if manifest["torch"] != torch.__version__:
         raise CacheError(f"{path} was saved with torch {manifest['torch']}, this is {torch.__version__}", fix=again)
+    for index in (int(device.partition(":")[2]) for device in manifest["devices"] if device.startswith("cuda:")):
+        if index >= torch.cuda.device_count():
+            raise CacheError(f"{path} needs GPU {index}, this machine has {torch.cuda.device_count()}", fix=again)
     here = find_targets(manifest["levels"], Config())
     for device, (level, model) in manifest["levels"].items():
         mine = f"{here[device].level()} ({here[device].model()})" if device in here else f"no {device}"
@@ -225,9 +227,10 @@ class Bundle(nn.Module):
         views: dict[Any, torch.Tensor] = {}
         for row, artifact in zip(manifest["programs"], artifacts, strict=True):
             constants = literals.read(artifact.extra.get("literals", {}))
-            for name, (weight, shape, strides) in row["constants"].items():
+            for name, (weight, shape, strides, device) in row["constants"].items():
                 key = (weight, tuple(shape), tuple(strides))
                 if key not in views:
+                    weights[weight] = weights[weight].to(device)
                     views[key] = weights[weight].as_strided(shape, strides)
                 constants[name] = views[key]
             call = Call(row["call"], row["tensors"])

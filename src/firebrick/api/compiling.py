@@ -254,6 +254,5 @@ def disable(fn: Any = None) -> Any:
 
 def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
     plain = Switch(OFF)(original_callable(fn))
-
     setattr(plain, DISABLED, True)
     return plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import time
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.autograd import profiler_legacy  # the other profiler writes two lines to stderr each time
@@ -19,7 +20,6 @@ from firebrick.trace import bytes_saved, show_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from torch import fx
 
@@ -76,13 +76,13 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'graph break')}",
+            f"{count(len(self.graphs), 'graph')}, {count(len(self.breaks), 'graph break')}",
             f"captured: {self.captured_ops} of {self.ops} ops ({self.coverage:.0f} %), "
             f"{self.time_coverage:.0f} % of their time",
         ]
         for i, graph in enumerate(self.graphs):
-            saved = f", {_count(graph.saved_bytes or 0, 'byte')} saved for the backward"
-            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
+            saved = f", {count(graph.saved_bytes or 0, 'byte')} saved for the backward"
+            lines.append(f"graph {i} {graph.name}: {count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
         for event in self.breaks:
             lines.append(f"break {event['place']}: {event['cause']}")
             lines.append(f"  fix: {event['fix']}")
@@ -98,9 +98,7 @@ class Explanation:
         sections = [("Summary", str(self)), *((f"Graph {i}: {g.name}", g.text) for i, g in enumerate(self.graphs))]
         body = "\n".join(f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections)
         head = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>firebrick explain</title>'
-        page = f"{head}\n{body}\n</html>\n"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+        Path(path).write_text(f"{head}\n{body}\n</html>\n", encoding="utf-8")
 
 
 _MOST_GUARDS = 24
@@ -114,7 +112,8 @@ def _foremost(guards: Sequence[str]) -> Sequence[str]:
     return sorted(guards, key=lambda guard: ": " not in guard and " == " not in guard)[:_MOST_GUARDS]
 
 
-def _count(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
@@ -221,16 +220,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
 
         with Switch(OUTER), profiler_legacy.profile() as profiler, hook.installed(watched, scope):
             result = original(*args, **kwargs)
-        ops, captured_ops, seconds, captured_seconds = _shares(profiler)
-        return Explanation(
-            graphs=watch.facts(),
-            frames=[_frame_facts(report) for report in reports],
-            breaks=[_break_facts(report) for report in reports if report.break_ is not None],
-            ops=ops,
-            captured_ops=captured_ops,
-            seconds=seconds,
-            captured_seconds=captured_seconds,
-            result=result,
-        )
+        breaks = [_break_facts(report) for report in reports if report.break_ is not None]
+        return Explanation(watch.facts(), [*map(_frame_facts, reports)], breaks, *_shares(profiler), result)
 
     return explained

@@ -22,7 +22,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arguments by name as a tree, and the [dtype, shape, strides] of its tensors, by their numbers there.
+    """Arguments by name as a tree, and the [dtype and device, shape, strides] of its tensors, by their numbers there.
 
     problem: what can't be saved. varying: (tensor, dimension) of sizes that `mark_dynamic` names, or that differed.
     """
@@ -59,7 +59,7 @@ class Call:
 
     def among(self, others: Sequence[Call]) -> Call:
         """The call with the sizes as varying that differ in others of its kind."""
-        varying, own = {*self.varying}, [(dtype, len(shape)) for dtype, shape, _ in self.tensors]
+        varying, own = {*self.varying}, [(kind, len(shape)) for kind, shape, _ in self.tensors]
         kin = [o for o in others if o.tree == self.tree and [(t, len(s)) for t, s, _ in o.tensors] == own]
         for i in range(len(own)):
             sizes = enumerate(zip(*(o.tensors[i][1] for o in (self, *kin)), strict=True))
@@ -72,9 +72,9 @@ class Call:
 
     def _show(self, value: list[Any]) -> str:
         if value[0] == "tensor":
-            dtype, shape, strides = self.tensors[value[1]]
+            kind, shape, strides = self.tensors[value[1]]
             dense = list(torch.empty(shape, device="meta").stride()) == strides
-            return f"{dtype}{shape}" + ("" if dense else f" with strides {strides}")
+            return shown(kind, shape) + ("" if dense else f" with strides {strides}")
         if value[0] in ("list", "tuple"):
             return f"[{', '.join(map(self._show, value[1]))}]"
         if value[0] == "dict":
@@ -82,21 +82,33 @@ class Call:
         return repr(value[-1]) if value[0] == "value" else str(value[2] if value[0] == "object" else value[-1])
 
 
-def _zeros(dtype: str, shape: list[int], strides: list[int]) -> torch.Tensor:
+def _zeros(kind: str, shape: list[int], strides: list[int]) -> torch.Tensor:
     """A tensor with gaps or repeated elements where the strides say so."""
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-    return torch.zeros(span, dtype=getattr(torch, dtype)).as_strided(shape, strides)
+    dtype, _, device = kind.partition(" on ")
+    return torch.zeros(span, dtype=getattr(torch, dtype), device=device or "cpu").as_strided(shape, strides)
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """A tensor's dtype, and its device if that is no CPU."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return dtype if tensor.device.type == "cpu" else f"{dtype} on {tensor.device}"
+
+
+def shown(kind: str, shape: list[Any]) -> str:
+    """A kind of tensor and its shape."""
+    return "".join([kind.partition(" ")[0], str(shape), *kind.partition(" ")[1:]])
 
 
 def _meta(tensor: torch.Tensor) -> list[Any]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):  # reading it may run the class's code
         raise argument_tree.NotPlain(f"a tensor of class {type(tensor).__name__}")
     odd = tensor.is_conj() or tensor.is_neg() or tensor.is_nested
-    if tensor.layout != torch.strided or tensor.device.type != "cpu" or odd:
+    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or odd:
         raise argument_tree.NotPlain(f"a tensor on {tensor.device.type} of layout {tensor.layout}")
     if not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
         raise argument_tree.NotPlain("a tensor of symbolic sizes")
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
+    return [kind_of(tensor), list(tensor.shape), list(tensor.stride())]
 
 
 def signature_of(original: Any) -> inspect.Signature:

@@ -85,7 +85,7 @@ def later(fn: Any) -> Any:
 
 _MODES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     OFF: hook.disabled,
-    RUN_ONLY: hook.run_only,
+    RUN_ONLY: functools.partial(hook.installed, hook.RUN_ONLY),
     OUTER: nullcontext,
 }
 

@@ -68,7 +68,7 @@ def read_tensors(read: Callable[[memoryview], Any]) -> dict[str, torch.Tensor]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    flat: Any = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
 
 

@@ -217,10 +217,6 @@ class Capture:
         recorder.warn_once(f"limit {frame.code.co_filename} {frame.code.co_firstlineno}", text)
         return True
 
-    def _is_left_to_python(self, code: CodeType) -> bool:
-        """Whether what needs to know a float is run in Python: behind a break it may be another at each call."""
-        return origin(code) is not None and not self.config.fullgraph and len(entries(code)) >= _MOST_FLOATS
-
     def _capture(self, frame: Frame) -> Any:
         recorder.count("frames")
         break_step: int | None = None
@@ -233,10 +229,12 @@ class Capture:
             one = Attempt(frame, break_step, through)
             one.tracer.symbols.dynamic = self.config.dynamic if symbols else False
             history.tell(one.tracer, code)
-            one.tracer.pins = not self._is_left_to_python(code)
+            # behind a break a float may be another at each call: Python runs what needs to know it
+            one.tracer.pins = origin(code) is None or self.config.fullgraph or len(entries(code)) < _MOST_FLOATS
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             data = symbols and getattr(self.backend, "checks_data", True)
             one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
+            one.tracer.early.truths_alone = reading == 1
             try:
                 one.run()
                 if one.tracer.symbols.sizes.guessed and not one._can_start_again():
@@ -265,8 +263,8 @@ class Capture:
                 if one.tracer.symbols.in_use() and retry:
                     symbols = history.try_again(code, error, one.tracer.symbols)
                     continue
-                if reading == 0 and reason is None and history.may_read_early(code, error, self.config):
-                    reading = 1
+                if reading in (0, 1) and reason is None and history.may_read_early(code, error, self.config):
+                    reading = 1 if reading == 0 and error.kind.name == "data-dependent-branch" else 2
                     forget_places(error)
                     continue
                 reading = reading if one.tracer.early.count else -1
@@ -295,7 +293,7 @@ class Capture:
         if reason is None and self.config.fullgraph and is_rest(frame.code):
             raise Break("exception-escapes", "an exception that was to leave the function did not").unsupported()
         if module is None and reason is None:
-            raise SkipFrame("nothing to capture", always=True)
+            raise SkipFrame("nothing to capture", always=not one.tracer.early.count)
         if module is None and (frame.code.co_name in _COMPREHENSIONS or not may_have_tensors(frame)):
             raise SkipFrame("no tensors before the first break", always=True)
         guard_aliases(one.tracer)

@@ -41,7 +41,7 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import WrapperValue
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
-from firebrick.fakes.data_sizes import as_size, as_true, fake_size
+from firebrick.fakes.data_sizes import as_size, as_true, fake_size, is_integer
 from firebrick.fakes.layer_shapes import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
@@ -357,7 +357,8 @@ class GraphBuilder:
             self.beyond_undoing = not all(value.differs_in_data() for value in self.changed())
         if self.refusals_caught and self.beyond_undoing and self.uncounted():
             raise Break("unsupported-operation", "calls that may raise are followed by a write that can't be undone")
-        if target is operator.setitem and not _is_basic(args[1]):
+        key = args[1] if target is operator.setitem and isinstance(args[1], tuple) else args[1:2]
+        if target is operator.setitem and not all(k is None or k is ... or type(k) in (int, slice) for k in key):
             fakes = []  # a scatter looks only at the memory that it writes to
         elif target is operator.setitem:
             with self.mode:
@@ -621,12 +622,6 @@ def _versions(tensors: Sequence[Any]) -> list[int]:
     return [-1 if tensor.is_inference() else tensor._version for tensor in plain]
 
 
-def _is_basic(key: Any) -> bool:
-    """Whether an index makes a view."""
-    parts = key if isinstance(key, tuple) else (key,)
-    return all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
-
-
 def _moving(tensor: torch.Tensor) -> list[Any]:
     """The strides of dimensions in which there is more than one place."""
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
@@ -672,6 +667,8 @@ def _is_pure(node: fx.Node) -> bool:
         return False
     if node.target is operator.getitem or isinstance(node.target, Wrap):
         return True
+    if node.target is as_size:
+        return is_integer(node.args[0].meta["val"])  # type: ignore[union-attr,arg-type]
     return node.target in PURE or (node.op == "call_method" and node.target in PURE_METHODS)
 
 

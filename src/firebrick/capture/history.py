@@ -69,11 +69,6 @@ class _Notes:
         self.places: dict[Any, str] = {}
 
 
-def _number_or_sizes(value: Any) -> Any:
-    """What of an argument a capture may take as varying."""
-    return value.shape if type(value) is torch.Tensor else value if type(value) in (int, float) else None
-
-
 def _resized(value: ObjectValue, source: Source) -> Iterator[tuple[Source, int]]:
     """The dimensions of tensors that an object gets in the place of others, and of which these had another size."""
     for name in value.changed:
@@ -112,10 +107,11 @@ class History:
         Where the program needed what has changed, if it is known to."""
         self._note_replaced(frame, older)
         failing = [(entry.plan, [g for g in entry.plan.guards if not g.holds(frame)]) for entry in older]
-        plan, nearest = min(failing, key=lambda row: len(row[1]))
-        self._note_changing(frame, plan, nearest)
+        nearest = min((guards for _, guards in failing), key=len)
         self._note_state(frame, nearest)
-        for _, guards in failing:
+        for plan, guards in failing:
+            if len(guards) == len(nearest):
+                self._note_changing(frame, plan, guards)
             if guards is nearest or all(guard.kind in ("TENSOR", "SHAPE") for guard in guards):
                 sizes = {*changed_sizes(frame, guards)}
                 self.of(frame.code).sizes |= sizes
@@ -128,7 +124,9 @@ class History:
 
     def is_first(self, frame: Frame) -> bool:
         """Whether a frame is the first of its code, which may run plain; what its arguments were tells what varies."""
-        notes, now = self.of(frame.code), {name: _number_or_sizes(value) for name, value in frame.locals.items()}
+        notes = self.of(frame.code)
+        now = {n: v.shape if type(v) is torch.Tensor else v for n, v in frame.locals.items()}
+        now = {n: v for n, v in now.items() if type(v) in (torch.Size, int, float)}
         first, notes.first = notes.first, now
         if first is None:
             return True

@@ -28,9 +28,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
-from firebrick._native import RUN_ONLY, Entry, Frame
+from firebrick._native import RUN_ONLY as RUN_ONLY
 from firebrick._native import SKIP as SKIP
 from firebrick._native import SKIP_SCOPE as SKIP_SCOPE
+from firebrick._native import Entry, Frame
 from firebrick._native import Wrapped as Wrapped
 from firebrick._native import installed as installed
 
@@ -42,11 +43,6 @@ class Scope:
     """What the entries of one compiled function or module belong to."""
 
     __slots__ = ("__weakref__",)
-
-
-def run_only(scope: object = None) -> installed:
-    """Use what was compiled, for one scope or for all, and compile nothing new."""
-    return installed(RUN_ONLY, scope)
 
 
 def disabled() -> installed:

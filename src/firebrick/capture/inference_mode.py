@@ -94,14 +94,11 @@ class InferenceMode:
         made = MadeAs.INFERENCE if self.on else None
         for given in (used.meta["val"] for used in node.all_input_nodes):
             if isinstance(given, torch.Tensor) and place and storage_of(given) == place and _is_view(given, fake):
-                made = self._view_of(given, fake)
+                made = MadeAs.VIEW if self.on else made_of(given)
+                if is_inference(given):
+                    made = MadeAs.INFERENCE if self.on or fake._is_view() else MadeAs.DETACHED
                 break
         self._mark(fake, made)
-
-    def _view_of(self, base: torch.Tensor, fake: torch.Tensor) -> MadeAs | None:
-        if is_inference(base):
-            return MadeAs.INFERENCE if self.on or fake._is_view() else MadeAs.DETACHED
-        return MadeAs.VIEW if self.on else made_of(base)
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
         """Refuse what records gradients through a view that was made in inference mode: they lead nowhere.

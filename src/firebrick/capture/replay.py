@@ -230,8 +230,9 @@ class Repeats:
         objects, sources = _walk(template, module)
         guards = self._checked(template, objects, sources)
         own = dict(template.tensors)
-        for at in own.values():
-            _check_like(template.objects[at], objects[at])
+        for first, other in ((template.objects[at], objects[at]) for at in own.values()):
+            if type(first) is not type(other) or _metadata(first) != _metadata(other):
+                raise _Differs
         for key, guard in guards:
             tracer.guards.repeat(key, guard)
             if guard.kind == "ID" and isinstance(guard.payload.get(), torch.nn.Module) and guard.source is not None:
@@ -312,11 +313,6 @@ def _walk(template: _Template, module: ModuleValue) -> tuple[list[Any], list[Sou
             raise _Differs from None
         sources.append(source.rebased(sources[before]))
     return objects, sources
-
-
-def _check_like(first: Any, other: Any) -> None:
-    if type(first) is not type(other) or _metadata(first) != _metadata(other):
-        raise _Differs
 
 
 def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:

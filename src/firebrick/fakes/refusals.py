@@ -55,6 +55,8 @@ _BY_VALUE = frozenset(
     }
 )
 """Ops that refuse values, which nobody knows yet, or that change memory."""
+_OF_CPU = ("CPU", "MKL", "Unsupported dtype Half")
+"""What errors name that say nothing about other devices."""
 _PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))
 
 
@@ -267,10 +269,9 @@ def _ask(func: Any, key: tuple[Any, ...]) -> Exception | None:
             func(*[value for _, value in arguments[:count]], **dict(arguments[count:]))
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return None  # of these values
-        except NotImplementedError as error:
-            return error.with_traceback(None) if on_cpu else None
         except Exception as error:  # noqa: BLE001  whatever eager raises, the program's plain Python will raise
-            return error.with_traceback(None)
+            cpus_own = isinstance(error, NotImplementedError) or any(word in str(error) for word in _OF_CPU)
+            return error.with_traceback(None) if on_cpu or not cpus_own else None
     return None
 
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 enum { MOST_CARDS = 64, SHARED_BYTES = 8, DEPENDENT = 6, DEFAULT_SHARED = 48 << 10, MOST_ARGUMENTS = 512 };
 
 CuDriver fb_cuda_driver;
@@ -33,6 +32,15 @@ int fb_cuda_done(int status, const char *what) {
 static const char *cuda_error(void) { return message; }
 
 int fb_cuda_stands_in(void) { return stands_in; }
+
+int fb_cuda_captures(void *stream) {
+    int status;
+    uint64_t id;
+    size_t count;
+    void *graph, *const *nodes;
+    const void *edges;
+    return fb_cuda_driver.capture_info(stream, &status, &id, &graph, &nodes, &edges, &count) == 0 ? status : -1;
+}
 
 void *fb_cuda_context(int index) {
     int device;
@@ -165,20 +173,17 @@ int fb_cuda_draw(const Program *program, Space *space, const Step *step) {
     const int64_t size = args[1].num.value, count = fb_num(space->registers, args[2].num), most = args[3].num.value;
     const int64_t blocks = (count + 255) / 256 < most ? (count + 255) / 256 : most, threads = 256 * (blocks > 0 ? blocks : 1);
     const int index = (int)args[4].num.value, released = space->thread != NULL;
-    uint64_t place = 0, id;
+    uint64_t place = 0;
     int64_t together = 16 / size;
-    int captures = 0, device = 0;
-    void *graph, *const *nodes;
-    const void *edges;
-    size_t node_count;
+    int device = 0;
     RandomState state = {0};
     while (device < program->device_count - 1 && (program->devices[device].machine != &fb_cuda || program->devices[device].index != index)) device++;
     const FbWork *work = &space->work[device];
     fb_gil_take(space);
-    const int turned = turn_to(work), told = fb_cuda_driver.capture_info(work->stream, &captures, &id, &graph, &nodes, &edges, &node_count);
-    if (told == 0 && count > 0) state = drawn_from(index, 4 * (uint64_t)((count - 1) / (4 * threads) + 1), captures);
+    const int turned = turn_to(work), captures = fb_cuda_captures(work->stream);
+    if (captures >= 0 && count > 0) state = drawn_from(index, 4 * (uint64_t)((count - 1) / (4 * threads) + 1), captures);
     turn_back(turned, 0);
-    if (told != 0 || PyErr_Occurred()) return fb_torch_error("a stream does not tell whether it captures"), -1;
+    if (captures < 0 || PyErr_Occurred()) return fb_torch_error("a stream does not tell whether it captures"), -1;
     if (released) fb_gil_release(space);
     if (args[0].kind == ARG_VIEW) {
         const View *view = &program->views[args[0].view];

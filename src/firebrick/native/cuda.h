@@ -90,6 +90,8 @@ void fb_cuda_arguments(const FbLaunch *launch, void **room);
 int fb_cuda_set_kernel(void *graph, void *node, const FbLaunch *launch);
 /* Takes from a generator what eager's kernel for dropout would draw with, as numbers for kernels; as `run_step`. */
 int fb_cuda_draw(const Program *program, Space *space, const Step *step);
+/* Whether a stream captures (1; 2: it broke); -1 where the driver doesn't tell. */
+int fb_cuda_captures(void *stream);
 /* Whether the driver stands in for a card, so that its memory is this process's. */
 int fb_cuda_stands_in(void);
 /* 0, or -1 with the error noted for `fb_cuda.error`. */

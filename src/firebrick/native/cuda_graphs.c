@@ -536,12 +536,8 @@ static void judge(Executable *self, Recording *rec) {
 }
 
 int fb_replay(Executable *self, Space *space, Recording **watched) {
-    void *stream = space->work[self->card].stream, *const *nodes, *graph;
-    const void *edges;
-    size_t count;
-    uint64_t id;
-    int captures = 0;
-    if (fb_cuda_driver.capture_info(stream, &captures, &id, &graph, &nodes, &edges, &count) != 0 || captures) return 0;
+    void *stream = space->work[self->card].stream;
+    if (fb_cuda_captures(stream) != 0) return 0;
     if (fb_host.has_callbacks != NULL && fb_host.has_callbacks()) return 0;
     for (int i = 0; i < self->program.slot_count; i++) {
         if (self->moves[i] & DRAWS && is_odd(space, i)) return 0; /* what eager draws for it depends on its address */

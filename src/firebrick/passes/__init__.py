@@ -19,7 +19,7 @@ from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layerno
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.cuda_convolutions import place_convolutions
 from firebrick.passes.cuda_products import merge_products
-from firebrick.passes.fold import fold_constants
+from firebrick.passes.fold import copy_constants, fold_constants
 from firebrick.passes.integers import integer_products, widen_halves
 from firebrick.passes.layout import check_layouts
 from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize, quantize_linear
@@ -48,6 +48,7 @@ __all__ = [
 PASSES: tuple[Callable[..., AtenGraph], ...] = (
     integer_products,
     widen_halves,
+    copy_constants,
     fold_constants,
     place_convolutions,
     merge_products,
@@ -104,14 +105,8 @@ def run_graph_passes(
 ) -> list[PassReport]:
     """Run the active passes of one level on a graph, in place; one report a pass."""
     with recorder.timed(f"passes {level}"):
-        return apply_passes(
-            gm,
-            active_passes(level, passes, config),
-            config=config,
-            trace=trace,
-            frozen=frozen,
-            example_inputs=example_inputs,
-        )
+        active = active_passes(level, passes, config)
+        return apply_passes(gm, active, config=config, trace=trace, frozen=frozen, example_inputs=example_inputs)
 
 
 def run_passes(

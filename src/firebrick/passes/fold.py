@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from firebrick.fakes.node_values import device_of
+from firebrick.fakes.promotion import ops
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.passes.recipe import RecipeBuilder
 
@@ -22,20 +24,38 @@ aten = torch.ops.aten
 
 _SMALL = 1 << 16
 """Elements up to which a folded constant is worth its memory whoever reads it."""
+_MOST = 1 << 26
+"""Bytes of one that a program copies to a GPU at each call."""
 _GROWTH = 4
 """A folded constant may have this many times the elements of what it is made from."""
 
-_LIBRARY = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.convolution.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-    }
+_LIBRARY = ops(
+    "mm.default addmm.default bmm.default baddbmm.default convolution.default "
+    "_scaled_dot_product_flash_attention_for_cpu.default"
 )
 """Ops that read their operands from memory, so that a computed one would be stored at every call."""
+
+
+def copy_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
+    """Replace what the CPU makes of nothing or of frozen constants, and a GPU gets at each call, by derived constants.
+
+        x + arange(n).to("cuda")   ->   x + derived
+
+    The graph returns copies of them, for the caller may write to these.
+    """
+    del targets
+    copies = graph.gm.graph.find_nodes(op="call_function", target=aten._to_copy.default)
+    copies = [n for n in copies if device_of(n) != device_of(n.args[0]) == "cpu" and n.meta["val"].nbytes <= _MOST]
+    if not copies or not config.fold:
+        return graph
+    recipe = RecipeBuilder(graph, made=True)
+    for node in filter(recipe.is_constant, copies):
+        read = recipe.use(recipe.copy(node), node)
+        node.replace_all_uses_with(read, lambda user: user.op != "output")
+        node.target, node.args, node.kwargs = aten.clone.default, (read,), {}
+    graph.gm.graph.eliminate_dead_code()
+    recipe.finish()
+    return graph
 
 
 def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
@@ -83,10 +103,7 @@ def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
 
 
 def _worth(node: fx.Node, readers: list[fx.Node]) -> bool:
-    if not readers:
-        return False
-    size = node.meta["val"].numel()
-    operands = sum(n.meta["val"].numel() for n in node.all_input_nodes)
-    if size > _GROWTH * operands + _SMALL:
+    size, operands = node.meta["val"].numel(), sum(n.meta["val"].numel() for n in node.all_input_nodes)
+    if not readers or size > _GROWTH * operands + _SMALL:
         return False
     return size <= _SMALL or any(reader.target in _LIBRARY for reader in readers)

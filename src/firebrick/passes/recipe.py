@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class RecipeBuilder:
-    """Extends the recipe of one graph. Equal calls are made once."""
+    """Extends the recipe of one graph. Equal calls are made once. made: what is made of nothing is constant too."""
 
-    def __init__(self, aten: AtenGraph) -> None:
-        self.aten = aten
+    def __init__(self, aten: AtenGraph, made: bool = False) -> None:
+        self.aten, self.made = aten, made
         self.graph = aten.recipe if aten.recipe is not None else fx.Graph()
         self.sources: dict[str, fx.Node] = {str(n.target): n for n in self.graph.nodes if n.op == "get_attr"}
         self.sources.update((n.name, n) for n in self.graph.nodes if n.op == "call_function")
@@ -34,7 +35,8 @@ class RecipeBuilder:
             if n.op == "get_attr":
                 self._constant[n] = n.target in self.aten.frozen or n.target in self.sources
             else:
-                self._constant[n] = bool(inputs) and all(self._constant[i] for i in inputs) and _repeatable(n)
+                known = bool(inputs) or (self.made and n.op == "call_function")
+                self._constant[n] = known and all(self._constant[i] for i in inputs) and _repeatable(n)
         return self._constant[node]
 
     def copy(self, node: fx.Node) -> fx.Node:
@@ -104,7 +106,7 @@ class RecipeBuilder:
         return source
 
     def _call(self, name: str, target: Any, args: Any, kwargs: Any, value: Callable[[], Any]) -> fx.Node:
-        key = (target, _key(args), _key(kwargs))
+        key = (target, _key(args), _key(tuple(kwargs.items())))
         call = self.calls.get(key)
         if call is None:
             taken = self.aten.gm
@@ -130,8 +132,6 @@ def _inputs_first(node: fx.Node, done: Container[fx.Node]) -> Iterator[fx.Node]:
 def _key(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_key(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((k, _key(v)) for k, v in value.items())
     return (type(value), value) if isinstance(value, (bool, int, float)) else value
 
 
@@ -145,4 +145,5 @@ def _repeatable(node: fx.Node) -> bool:
         return False
     if target.namespace not in ("aten", "prims") or target._schema.is_mutable or _RANDOM in target.tags:
         return False
-    return not any(isinstance(n, torch.SymInt) for n in node.meta["val"].shape)
+    numbers = (*node.meta["val"].shape, *tree_leaves((node.args, node.kwargs)))
+    return "empty" not in target.name() and not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in numbers)

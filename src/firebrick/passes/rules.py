@@ -20,6 +20,8 @@ from firebrick.ir.index.sizes import size_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+aten = torch.ops.aten
+
 
 def _typed(function: Any) -> Any:
     """A pattern whose parameter c is a number and whose others are tensors."""
@@ -37,12 +39,7 @@ def _plain_float(x: Tensor, y: Tensor) -> bool | str:
 
 
 ADD_RELU = (
-    _rule(
-        "add_relu",
-        lambda x, y: torch.relu(x + y),
-        lambda x, y: torch.ops.aten._add_relu.Tensor(x, y),
-        where=_plain_float,
-    ),
+    _rule("add_relu", lambda x, y: torch.relu(x + y), lambda x, y: aten._add_relu.Tensor(x, y), where=_plain_float),
 )
 """relu(x + y) -> _add_relu(x, y)"""
 
@@ -160,9 +157,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor, c: float) -> bool | str:
 
 def _masked_heads(q: Tensor, k: Tensor, v: Tensor, m: Tensor, c: float) -> bool | str:
     verdict = _heads(q, k, v, c)
-    if verdict is not True:
-        return verdict
-    return m.dtype == q.dtype or "the mask's dtype is another"
+    return verdict if verdict is not True else m.dtype == q.dtype or "the mask's dtype is another"
 
 
 def _scaled(spelling: str, by: Callable[[Any, float], Any], scale: Callable[[float], float]) -> tuple[Rule, ...]:
@@ -226,10 +221,8 @@ def _source(name: str, arguments: dict[str, Any]) -> Any:
             return source if set(arguments) <= {"self", "other", "exponent"} else None
         if name in ("add", "mul") and isinstance(source, (int, float)) and source == _NEUTRAL[name]:
             return other
-    if name in ("view", "expand", "permute", "_to_copy", "to", "alias", "contiguous", "squeeze", "float"):
+    if name in ("view", "expand", "permute", "_to_copy", "to", "alias", "contiguous", "squeeze", "float", "slice"):
         return source if name != "permute" or list(arguments["dims"]) == sorted(arguments["dims"]) else None
-    if name == "slice":
-        return source
     if name == "dropout":
         return source if arguments.get("train") is False or arguments.get("p") == 0 else None
     if name == "cat":
@@ -248,11 +241,9 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
         old, new = value_of(node), value_of(source)
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             continue
-        moved, strided = (
-            size_of(old.storage_offset()) != size_of(new.storage_offset()),
-            torch.ops.aten.as_strided.default,
-        )
-        if any(getattr(u.target, "is_view", False) if moved else u.target is strided for u in node.users):
+        moved = size_of(old.storage_offset()) != size_of(new.storage_offset())
+        readers = [u.target for u in node.users]
+        if any(getattr(r, "is_view", False) if moved else r is aten.as_strided.default for r in readers):
             continue  # its offset is that of the memory that it was made for
         like = old.dtype == new.dtype and old.device == new.device and old.shape == new.shape
         if like and old.stride() == new.stride():
@@ -269,7 +260,7 @@ Graphs at this level are functional, so a value may stand for its copy; outputs 
 """
 
 
-def _drop_torch_noops(gm: fx.GraphModule) -> bool:
+def _drop_dropout(gm: fx.GraphModule) -> bool:
     changed = False
     for node in list(gm.graph.nodes):
         call = call_of(node)
@@ -283,9 +274,7 @@ def _drop_torch_noops(gm: fx.GraphModule) -> bool:
     return changed
 
 
-remove_torch_noops = graph_pass(
-    _drop_torch_noops, name="remove_inactive_dropout", level="torch", atomic=True, fixed=True
-)
+remove_torch_noops = graph_pass(_drop_dropout, name="remove_inactive_dropout", level="torch", atomic=True, fixed=True)
 """dropout(x, p, training=False) -> x, which in eager returns x itself too; lets other rules see through."""
 
 for _step in (*ATTENTION, *MERGE_LINEARS):

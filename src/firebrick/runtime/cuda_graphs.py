@@ -18,11 +18,10 @@ from firebrick.report import recorder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
 _MOST_SIDES = 8
-"""Streams of a user whose programs are recorded; each has memory of its own."""
+"""Streams of a user for which recordings are kept; each has memory of its own."""
 _FACTORIES = "rand randn randint rand_like randn_like bernoulli normal uniform exponential native_dropout"
 _OTHERS = """
     mm bmm addmm baddbmm addmv mv dot _scaled_mm convolution convolution_backward cudnn_convolution cat topk sort
@@ -34,7 +33,11 @@ _OTHERS = """
     upsample_bilinear2d upsample_nearest2d upsample_bicubic2d cumsum cumprod _fft_r2c _fft_c2c _fft_c2r gather
     scatter_add index_add fill copy clone embedding_dense_backward cudnn_batch_norm cudnn_batch_norm_backward
     native_batch_norm_backward native_layer_norm_backward native_group_norm_backward upsample_bilinear2d_backward
-    upsample_nearest2d_backward
+    upsample_nearest2d_backward upsample_linear1d upsample_trilinear3d upsample_nearest1d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _upsample_bilinear2d_aa
+    _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward im2col
+    col2im max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d scatter
+    scatter_reduce index_select cummax cummin logcumsumexp searchsorted bucketize _cdist_forward
 """
 CALLS = frozenset(_OTHERS.split()) | frozenset(_FACTORIES.split())
 """Operators that neither wait for the GPU nor read its memory, and whose results are memory of their own."""
@@ -122,10 +125,11 @@ class Recorder:
         try:
             side = _sides.get((device, stream))
             if side is None:
-                if len(_sides) >= _MOST_SIDES:
+                unused = [at for at, other in _sides.items() if at[0] == device and not other.sessions]
+                if len(_sides) >= _MOST_SIDES and not unused:
                     raise RuntimeError("programs are recorded for other streams already")
-                own = torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
-                side = _sides[device, stream] = _Side(own, WeakSet())
+                own = None if unused else torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
+                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet())
             return _Session(side, self.random)
         except BaseException:
             _lock.release()
@@ -180,7 +184,7 @@ def recorder_of(
         random = random or [kind, *row[:1]] == _DRAW
         if kind == "call" and row[0] != _DRAW[1]:
             schema = resolve("op", row[0])._schema
-            stem = schema.name.removeprefix("aten::").removesuffix("_")
+            stem = schema.name.removeprefix("aten::").removeprefix("firebrick::").removesuffix("_")
             against = against or ("" if stem in CALLS else f"calls {schema.name}")
             random = random or stem in _RANDOM or _drops(schema, row[1])
         elif kind == "check":
@@ -191,5 +195,6 @@ def recorder_of(
 
 
 def _drops(schema: Any, args: Any) -> bool:
-    """Whether a call of attention has dropout."""
-    return any(a.name == "dropout_p" and v[-1] != 0 for a, v in zip(schema.arguments, args, strict=False))
+    """Whether a call of attention has dropout; a backward draws what its forward did, from the same seed."""
+    rows = () if schema.name.endswith("_backward") else zip(schema.arguments, args, strict=False)
+    return any(a.name == "dropout_p" and v[-1] != 0 for a, v in rows)

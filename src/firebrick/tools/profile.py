@@ -315,11 +315,7 @@ def _op_table(title: str, rows: list[Row], limits: Ceilings, top: int, width: in
         }  # fmt: skip
         where = [row.where if wide else row.where.rpartition("/")[2]] if places else []
         out.add_row(row.name, *where, *(cells[h] for h in heads))
-    below = {
-        "calls": "",
-        "ms": f"{sum(r.ms for r in rows[top:]):.3f}",
-        "share": f"{sum(r.share for r in rows[top:]):.1%}",
-    }
+    below = {"ms": f"{sum(r.ms for r in rows[top:]):.3f}", "share": f"{sum(r.share for r in rows[top:]):.1%}"}
     if len(rows) > top:
         out.add_row(f"{len(rows) - top} more", *([""] if places else []), *(below.get(h, "") for h in heads))
     whole = {"ms": f"{sum(r.ms for r in rows):.3f}", "share": "100.0%"}

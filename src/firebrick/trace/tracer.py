@@ -27,6 +27,7 @@ from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
 from firebrick.runtime.bits import bits_of, toggled
+from firebrick.runtime.cuda_attention import SEEDED
 from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
@@ -246,17 +247,19 @@ def _collective(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
 _record = Tracer.record_call
 
 
-def _attention_backward(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Its tag says that it draws: it draws what the forward did, again. Without dropout it reads no seeds, which lie on
-    the CPU or the GPU as the forward ran step by step or as a recorded graph."""
+def _attention(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """By kernels of a GPU. The tag of a backward says that it draws: what the forward did, again. Without dropout it
+    reads no seeds, which lie on the CPU or the GPU as the forward ran step by step or as a recorded graph."""
     place = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
-    if args[place["dropout_p"]]:
-        return tracer.record_call(func, args, kwargs)
-    given = list(args)
-    with tracer:
-        seed = torch.zeros((), dtype=torch.int64, device=args[0].device)
-    given[place["philox_seed"]] = given[place["philox_offset"]] = seed
-    return tracer.record_call(func, tuple(given), kwargs, draws=False)
+    seeds = [place[name] for name in ("philox_seed", "philox_offset") if name in place]
+    given, named = list(args), dict(zip(place, args, strict=False)) | kwargs
+    if named.get("dropout_p"):
+        func = SEEDED[func] if named.get("compute_log_sumexp", func in SEEDED) else func
+    elif seeds:
+        with tracer:
+            seed = torch.zeros((), dtype=torch.int64, device=args[0].device)
+        given[seeds[0]] = given[seeds[1]] = seed
+    return tracer.record_call(func, tuple(given), kwargs, draws=not seeds)
 
 
 def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -606,8 +609,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.split_with_sizes.default: _split,
     aten.unbind.int: _unbind,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
-    aten._scaled_dot_product_cudnn_attention_backward.default: _attention_backward,
-    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
+    **dict.fromkeys((aten._scaled_dot_product_cudnn_attention_backward.default, *SEEDED), _attention),
     **dict.fromkeys((aten.bernoulli_.float, aten.bernoulli_.Tensor), _bernoulli),
     aten.copy_.default: _copy,
     aten.fill_.Scalar: _fill,

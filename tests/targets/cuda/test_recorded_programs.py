@@ -304,6 +304,7 @@ FLASH = "aten::_scaled_dot_product_flash_attention"
         (table(("aten::rand", [["l", []]])), True),
         (table((FLASH, [["t", 0]] * 3 + [["f", 0.5]])), True),
         (table((FLASH, [["t", 0]] * 3 + [["f", 0.0]])), False),
+        (table(("aten::grid_sampler_2d", [["t", 0]] * 2)), False),
         (table(("aten::nonzero", [["t", 0]])), None),
         (table(device="cpu"), None),
         (table(steps=[["check", 0, 1, 0, "IndexError", "", None]]), None),
@@ -444,12 +445,18 @@ def test_programs_without_random_numbers_leave_the_generator_alone(torch_cuda, d
 
 
 def test_streams_without_end_are_refused(torch_cuda):
-    recorder = Recorder("a", False)
+    recorder, kept = Recorder("a", False), []
     for stream in range(8):
-        recorder.end(recorder.begin(0, stream), 1)
+        kept.append(recorder.begin(0, stream))
+        recorder.end(kept[-1], 1)
     with pytest.raises(RuntimeError, match="other streams"):
         recorder.begin(0, 8)
     recorder.end(recorder.begin(0, 3), 1)
+    del kept[5]  # what was recorded for one is gone
+    session = recorder.begin(0, 8)
+    recorder.end(session, 1)
+    with pytest.raises(RuntimeError, match="other streams"):
+        recorder.begin(0, 5)
 
 
 def test_stats_tell_what_became_of_recordings():

@@ -395,7 +395,7 @@ class _Break:
                 bound = Label()
                 emitter.emit("LOAD_FAST", name)
                 emitter.load_const(MISSING)
-                emitter.is_op()
+                emitter.emit("IS_OP", 0)
                 emitter.emit("POP_JUMP_IF_FALSE", bound)
                 emitter.delete_fast(name)
                 emitter.place(bound)

@@ -319,7 +319,9 @@ class _Assembler:
                     extra[i], stable = needed, False
             if stable:
                 break
-        self._check_directions(jumps, starts)
+        for i, target in jumps:
+            if ("BACKWARD" in self.rows[i].name) != (starts[target] < starts[i + 1]):
+                raise InternalError(f"{self.rows[i].name} can't reach a label in that direction")
         extended = BY_NAME["EXTENDED_ARG"].number
         out = bytearray()
         for number, arg, more in zip(numbers, args, extra, strict=True):
@@ -330,12 +332,6 @@ class _Assembler:
             out.append(arg & 255)
             out.extend(bytes(2 * CACHES[number]))
         return starts, bytes(out)
-
-    def _check_directions(self, jumps: list[tuple[int, int]], starts: list[int]) -> None:
-        for i, target in jumps:
-            backward = "BACKWARD" in self.rows[i].name
-            if backward != (starts[target] < starts[i + 1]):
-                raise InternalError(f"{self.rows[i].name} can't reach a label in that direction")
 
     # -- tables ---------------------------------------------------------------
 

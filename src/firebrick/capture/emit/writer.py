@@ -158,10 +158,6 @@ class _Instructions(_Writer):
         """left, right -> result."""
         self.emit("COMPARE_OP", COMPARE_ARGS[symbol])
 
-    def is_op(self, *, invert: bool = False) -> None:
-        """left, right -> whether they are (not) one object."""
-        self.emit("IS_OP", int(invert))
-
 
 class Emitter(_Instructions):
     """Code in the making; calls, the stack, control flow and what the base classes write.

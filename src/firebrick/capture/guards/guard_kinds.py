@@ -313,9 +313,7 @@ def _no_pair(related: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return lambda values, payload: not any(related(a, b) for a, b in itertools.combinations(values, 2))
 
 
-def _immutable_class(cls: Any) -> bool:
-    immutable = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: `x.__class__ = ...` is impossible
-    return isinstance(cls, type) and bool(cls.__flags__ & immutable)
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: `x.__class__ = ...` is impossible
 
 
 def _state_kind(name: str) -> Kind:
@@ -336,7 +334,8 @@ _ROWS = (
     Kind(
         "TYPE", "The exact class of the value.", lambda value, ref: type(value) is ref.get(),
         "type({source}) is {payload}", lambda source, value, ref: _was(f"type({source})", ref, describe(type(value))),
-        stable=lambda ref: _immutable_class(ref.get()), native=Ref.get, remedy="pass values of one class as {source}",
+        stable=lambda ref: isinstance(cls := ref.get(), type) and bool(cls.__flags__ & _IMMUTABLE), native=Ref.get,
+        remedy="pass values of one class as {source}",
     ),
     Kind(
         "ID", "The very same object. Held weakly where its class allows: when it dies, so does the entry.",

@@ -165,5 +165,6 @@ class Guards:
         by_identity = (type, types.ModuleType, types.BuiltinFunctionType, torch.nn.Module)
         if isinstance(known.source, Const) or isinstance(obj, by_identity):
             self.identity(source, obj)
+            self.pin(known)  # a number may decide which module it is
         else:
             self.same(source, known.source)

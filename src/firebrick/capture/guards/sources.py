@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import types
 import weakref
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from firebrick._native import Frame
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
@@ -398,6 +400,27 @@ class Applied(Source):
     base: Source
     applied: Any  # type: ignore[misc]
     shown: str = "{0.base}"  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The module at a place of a list, which a function of the number at the base gives; `text` says which."""
+
+    modules: weakref.ref[torch.nn.Module]
+    text: str
+    place: Callable[[int], int] = field(compare=False)
+
+    def __call__(self, number: int) -> Any:
+        """The module."""
+        modules: Any = self.modules()
+        return modules[self.place(number)]
+
+
+def is_picked(source: Source | None) -> bool:
+    """Whether a number decides of which of several modules it is, or is a part."""
+    while source is not None and not isinstance(getattr(source, "applied", None), Pick):
+        source = getattr(source, "base", None)
+    return source is not None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

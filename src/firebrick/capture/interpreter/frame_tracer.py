@@ -400,11 +400,6 @@ class Tracer:
         elif value.source is not None and not isinstance(value.source, s.Const):
             self.guards.lacks_key(s.InstanceDict(value.source), name)
 
-    def guard_attribute_names(self, value: ObjectValue) -> None:
-        """The names of an object's own attributes."""
-        if value.source is not None:
-            self.guards.keys(InstanceDictValue(value).source, tuple(value.obj.__dict__))  # type: ignore[arg-type]
-
     # -- policy ------------------------------------------------------------------------
 
     def check_inline(self, function: FunctionValue) -> None:

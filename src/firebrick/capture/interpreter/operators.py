@@ -284,7 +284,7 @@ def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, s
 def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value | None:
     if symbol == "+" and isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         if isinstance(left, TupleValue) and isinstance(right, TupleValue):
-            kind = torch_size(left, right)
+            kind = next((side.cls for side in (left, right) if side.cls.__name__ == "Size"), tuple)
             return TupleValue(left.items + right.items, cls=kind)
         if type(left) is type(right):
             return left.copy_with(left.items + right.items)
@@ -310,12 +310,6 @@ def _by_containers(interp: Interpreter, symbol: str, left: Value, right: Value) 
         joined.call_method(interp, "update", [right], {})
         return joined
     return None
-
-
-def torch_size(left: TupleValue, right: TupleValue) -> type:
-    """Class of the concatenation of two tuples."""
-    kind = left.cls if left.cls.__name__ == "Size" else right.cls
-    return kind if kind.__name__ == "Size" else tuple
 
 
 def _percent(interp: Interpreter, left: ConstantValue, right: Value) -> Value:

@@ -113,14 +113,9 @@ class _Arity:
         except TypeError:
             name = getattr(obj, "__qualname__", type(obj).__name__)
             raise Break("unsupported-call", f"{name}() is called with arguments that it does not take") from None
-        return (bound.args, bound.kwargs) if _is_builtin(obj) else (args, kwargs)
-
-
-def _is_builtin(obj: Any) -> bool:
-    """Whether a callable is of the standard library's C code, whose rules read arguments by place."""
-    if isinstance(obj, types.FunctionType):
-        return False
-    return isinstance(obj, types.MethodDescriptorType) or obj.__module__ in sys.stdlib_module_names
+        # the rules of the standard library's C code read arguments by place
+        in_library = isinstance(obj, types.MethodDescriptorType) or obj.__module__ in sys.stdlib_module_names
+        return (bound.args, bound.kwargs) if in_library and type(obj) is not types.FunctionType else (args, kwargs)
 
 
 _ARITIES: dict[Any, _Arity | None] = {}

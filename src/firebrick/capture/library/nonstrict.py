@@ -69,6 +69,7 @@ class _Arguments:
             self.tensors.append(value)
             return _Input(len(self.tensors) - 1)
         if isinstance(value, ModuleValue):
+            self.interp.tracer.guards.pin(value)
             self.modules[id(value.obj)] = value
             return value.obj
         if type(value) in (TupleValue, ListValue):

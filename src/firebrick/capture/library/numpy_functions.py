@@ -137,8 +137,8 @@ def _array(interp: Interpreter, value: Value) -> ArrayValue | ConstantValue:
 def _join(interp: Interpreter, value: SequenceValue) -> Value:
     """`np.array` of a list of arrays and numbers."""
     parts = [_array(interp, item) for item in value.items]
-    joined = _promoted(interp, parts)
-    stacked = interp.tracer.graph.call(interp, "call_function", torch.stack, [ListValue(list(joined))], {})
+    joined: list[Value] = [_as_tensor(interp, part, _common_dtype(parts)) for part in parts]
+    stacked = interp.tracer.graph.call(interp, "call_function", torch.stack, [ListValue(joined)], {})
     return _result(stacked, scalar=False)
 
 
@@ -169,12 +169,6 @@ def _cast(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtyp
 
 def _common_dtype(values: Sequence[ArrayValue | ConstantValue]) -> np.dtype[Any]:
     return np.result_type(*[value.stand_in() if isinstance(value, ArrayValue) else value.value for value in values])
-
-
-def _promoted(interp: Interpreter, values: Sequence[ArrayValue | ConstantValue]) -> list[TensorValue]:
-    """Operands as tensors of the dtype that numpy gives them together."""
-    dtype = _common_dtype(values)
-    return [_as_tensor(interp, value, dtype) for value in values]
 
 
 def _as_tensor(interp: Interpreter, value: ArrayValue | ConstantValue, dtype: np.dtype[Any] | None) -> TensorValue:
@@ -246,7 +240,8 @@ def _call_row(name: str, function: Any, row: Row, interp: Interpreter, args: Arg
         if one in arguments and not is_none(arguments[one]):
             arguments[one] = _operands(interp, arguments[one])
     _promote(interp, row, arguments)
-    if any(_is_foreign(value) for one, value in arguments.items() if one not in row.operands):
+    others = [value for one, value in arguments.items() if one not in row.operands]
+    if any(_has_array(one) for value in others for one in (value if isinstance(value, tuple) else (value,))):
         raise Break("numpy", f"numpy.{name}() with an array where a number is expected")
     try:
         inlined = interp.tracer.function(row.function)
@@ -257,11 +252,6 @@ def _call_row(name: str, function: Any, row: Row, interp: Interpreter, args: Arg
             raise Break("numpy", f"numpy.{name}(): {why}") from None
         raise
     return _result(result, scalar=row.scalar)
-
-
-def _is_foreign(value: Any) -> bool:
-    values = value if isinstance(value, tuple) else (value,)
-    return any(_has_array(one) for one in values)
 
 
 def _dtype(value: Value) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 import warnings
+import weakref
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Applied, Pick, is_picked
 from firebrick.capture.interpreter.function_modes import under_mode
 from firebrick.capture.interpreter.overrides import overridden, overrides_calls
 from firebrick.capture.library.known_callables import (
@@ -39,6 +41,7 @@ from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantVa
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.scalar import expect, is_late, may_be_expected
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
@@ -145,6 +148,23 @@ _constant(
     False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.fx._symbolic_trace.is_fx_tracing,
     torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch._C._is_tracing,
 )  # fmt: skip
+
+
+@handles_each(torch.nn.ModuleList.__getitem__, torch.nn.Sequential.__getitem__)
+def _item_of_modules(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """The module at a place that varies is whichever lies there: what is captured serves all that are alike."""
+    modules, place = [arg.realize() for arg in args]
+    fixed = not is_picked(modules.source) and interp.tracer.graph.outer is None
+    if fixed and isinstance(modules, ModuleValue) and "_modules" not in modules.fields and isinstance(place, SizeValue):
+        nodes, obj, expr = place.nodes, modules.obj, place.nodes.sizes.settled(place.expr)
+        within = not nodes.sizes.of_data(expr) and nodes.asked(">=", expr, 0) and nodes.asked("<", expr, len(obj))
+        if within and len([*expr.vars()]) == 1:
+            (symbol,) = expr.vars()
+            source, owner = nodes.operand(symbol), str(modules.source).replace("{", "{{").replace("}", "}}")
+            text = f"{owner}[{expr.show().replace(symbol.name, '{0.base}')}]"
+            pick = Pick(weakref.ref(obj), text, lambda number: expr.evaluate({symbol.name: number}))
+            return interp.tracer.read(obj[nodes.sizes.hint(expr)], Applied(source, pick, text))
+    return interp.inline(interp.tracer.function(function), args, kwargs)
 
 
 _CALL_IMPL: Any = torch.nn.Module._call_impl

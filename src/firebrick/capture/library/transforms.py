@@ -469,6 +469,7 @@ def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     module, given = named["module"], named["parameter_and_buffer_dicts"]
     if not isinstance(module, ModuleValue):
         raise Break("unsupported-call", f"functional_call() of {module.describe()}")
+    interp.tracer.guards.pin(module)
     dicts = [given] if isinstance(given, DictValue) else [item.realize() for item in interp.iterate(given)]
     if interp.flag(named.get("strict"), False):
         paths = {key.realize().as_constant() for mapping in dicts for key in interp.iterate(mapping)}

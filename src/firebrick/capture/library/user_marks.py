@@ -7,7 +7,6 @@ their names and attributes, since the module that defines them is not imported f
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch._compile
@@ -67,20 +66,11 @@ def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     return interp.tracer.known(result)
 
 
-def _in_graph(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.graph.call(interp, "call_function", function, args, kwargs)
-
-
 def _forbidden(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     rule = NAMED.get((function.__module__, function.__qualname__))
     if rule is not None:
         return rule(interp, function, args, kwargs)
     raise Break("unsupported-call", f"{function.__qualname__}() is called, which says how functions are compiled")
-
-
-def _instead(mark: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A function with another as attribute, which is looked into: what it was before it was compiled, or stands for."""
-    return interp.tracer.known(function.__dict__[mark]).call(interp, args, kwargs)
 
 
 MARKED.update(
@@ -89,20 +79,16 @@ MARKED.update(
         "_torchdynamo_disable": _disabled,
         marks.CONSTANT: _constant,
         "_dynamo_marked_constant": _constant,
-        marks.IN_GRAPH: _in_graph,
+        marks.IN_GRAPH: lambda interp, *call: interp.tracer.graph.call(interp, "call_function", *call),
         marks.NONSTRICT: call_nonstrict,
         "_dynamo_forbidden": _forbidden,
-        **{
-            mark: partial(_instead, mark)
-            for mark in (
-                marks.ORIGINAL,
-                "_torchdynamo_inline",
-                "__torch_dynamo_polyfill__",
-                "__marked_compile_region_fn__",
-            )
-        },
     }
 )
+_INSTEAD = (marks.ORIGINAL, "_torchdynamo_inline", "__torch_dynamo_polyfill__", "__marked_compile_region_fn__")
+for _mark in _INSTEAD:  # what a function was before it was compiled, or what it stands for, is looked into
+    MARKED[_mark] = lambda interp, function, args, kwargs, _mark=_mark: (  # type: ignore[misc]
+        interp.tracer.known(function.__dict__[_mark]).call(interp, args, kwargs)
+    )
 
 
 _CALLED = (FunctionValue, MethodValue, BoundMethodValue, PartialValue, CallableValue, ModuleValue)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
     from firebrick.capture.guards.sources import Source as Source
@@ -211,12 +211,8 @@ class LazyValue(Value):
         emitter.load_source(self.source)
 
 
-def _of_real(name: str) -> Callable[[LazyValue], Any]:
-    return lambda self: getattr(self.realize(), name)()
-
-
 for _name in ("identity", "python_type", "is_constant", "as_constant", "as_argument"):
-    setattr(LazyValue, _name, _of_real(_name))
+    setattr(LazyValue, _name, lambda self, _name=_name: getattr(self.realize(), _name)())
 
 
 class KnownValue(Value):

@@ -9,6 +9,7 @@ in each call.
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,9 @@ from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.fakes.data_sizes import as_size
 from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.nested import SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.guard_set import Guards
     from firebrick.capture.values.base import Args, Kwargs, Value
+    from firebrick.ir.index.expr import Expr
 
 _SHOWN = "a number of {0.base}"
 _MOST_CALLS = 48
+_MOST_TRUTHS = 16
 _MOST_ELEMENTS = 1 << 16
 _CALLS = frozenset(
     name
@@ -45,6 +50,19 @@ _CALLS = frozenset(
     for name in names.split()
 )
 """Names of functions that give the same each time, and change nothing."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Whether an expression of the number in a tensor stands so to 0."""
+
+    sign: str
+    difference: Expr
+    symbol: str
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        """The answer."""
+        return SIGNS[self.sign](self.difference.evaluate({self.symbol: int(tensor.item())}), 0)
 
 
 class Program:
@@ -65,11 +83,11 @@ def as_tuple(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 class EarlyReads:
-    """Those of one capture: of what the frame was given if `on`, none if `off`."""
+    """Those of one capture: of what the frame was given if `on`, none if `off`; integers may stay what data decide."""
 
     def __init__(self, graph: GraphBuilder, guards: Guards) -> None:
-        self.graph, self.guards = graph, guards
-        self.on = self.off = False
+        self.graph, self.guards, graph.sizes.early = graph, guards, self
+        self.on = self.off = self.truths_alone = False
         self.count = 0
         self.cost = 0  # how soon such captures become too many
 
@@ -82,7 +100,8 @@ class EarlyReads:
         if nodes is None or self.graph.inference.in_region:
             return None
         leaves = [node for node in nodes if node.op in ("placeholder", "get_attr")]
-        if leaves and not self.on:
+        of_truth = value.fake.dtype == torch.bool or read is bool or type(read) is Compared
+        if leaves and (not self.on or (self.truths_alone and not of_truth)):
             return None
         real: dict[fx.Node, Any] = {}
         large: TensorValue | None = None
@@ -95,7 +114,7 @@ class EarlyReads:
                 return None
             if obj.dim() and large not in (None, leaf):  # type: ignore[union-attr]
                 return None
-            large = leaf if obj.dim() else large  # type: ignore[union-attr]
+            large = leaf if obj.dim() or (of_truth and len(leaves) == 1) else large  # type: ignore[union-attr]
             real[node] = obj
         with torch.no_grad():
             for node in nodes:
@@ -109,6 +128,15 @@ class EarlyReads:
         self.count, cost = self.count + 1, 1 if type(number) is bool else 2
         self.cost = max(self.cost, cost) if leaves else self.cost
         return number
+
+    def holds(self, sign: str, difference: Expr) -> bool | None:
+        """Whether an expression of sizes that data decide stands so to 0, if one integer tells."""
+        symbols = [*difference.vars()]
+        held = self.graph.sizes.data.get(symbols[0].name) if len(symbols) == 1 and self.count < _MOST_TRUTHS else None
+        if held is None or held[0].node.target is not as_size:
+            return None
+        value = self.graph.known(held[0].node.args[0].meta["val"])  # type: ignore[union-attr,arg-type]
+        return None if value is None else self.read(value, Compared(sign, difference, symbols[0].name))
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
         """The calls that give a tensor, in order, if they may be made before the graph."""

@@ -579,7 +579,8 @@ class InstanceDictValue(BuiltinValue):
         names = list(owner.fields)
         if owner.obj is not None:
             names = list(dict.fromkeys([*owner.obj.__dict__, *names]))
-            interp.tracer.guard_attribute_names(owner)
+            if self.source is not None:
+                interp.tracer.guards.keys(self.source, tuple(owner.obj.__dict__))
         return DictValue.of({name: value for name in names if (value := owner.own(interp, name)) is not MISSING})
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:

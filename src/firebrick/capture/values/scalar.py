@@ -25,6 +25,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue, SizeValue, size_value
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue, TruthValue
 from firebrick.fakes.data_sizes import SHIFT, as_size, as_true, is_integer
+from firebrick.ir.graph.nested import SIGNS
 from firebrick.ir.operators.number_op import number_op
 
 if TYPE_CHECKING:
@@ -303,9 +304,6 @@ def _operand(interp: Interpreter, value: Value, *, compared: bool) -> Value | No
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
 }  # fmt: skip
-_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 _OF_PYTHON = {"**": operator.pow, "//": operator.floordiv, "%": operator.mod}
 _LOGICAL = {"&": "logical_and", "|": "logical_or", "^": "logical_xor"}
 
@@ -316,7 +314,7 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
     Raises:
         Break: Python computes it in another way.
     """
-    symbol = symbol if symbol in _COMPARISONS else symbol.removesuffix("=")
+    symbol = symbol if symbol in SIGNS else symbol.removesuffix("=")
     kinds = {value.python_type() for value in (left, right)}
     if symbol in ("==", "!=") and not kinds <= {int, float, bool, complex}:
         return ConstantValue(symbol == "!=")
@@ -325,8 +323,8 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
         return ScalarValue(bool, _tensor(interp, _LOGICAL[symbol], sides[0], other=sides[1]))
     if symbol in _OF_PYTHON and (number := of_python(interp, _OF_PYTHON[symbol], [left, right])) is not None:
         return number
-    function = _COMPARISONS.get(symbol) or _ARITHMETIC.get(symbol)
-    exact = symbol in _COMPARISONS or symbol == "/"
+    function = SIGNS.get(symbol) or _ARITHMETIC.get(symbol)
+    exact = symbol in SIGNS or symbol == "/"
     known = function is not None and kinds <= {int, float, bool} and (exact or float in kinds)
     operands = [_operand(interp, v, compared=exact) for v in (left, right)] if known else [None]
     if None in operands:
@@ -336,7 +334,7 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
         _expect_nonzero(interp, right, operands[1])
     result = interp.tracer.graph.call(interp, "call_function", function, operands, {}).realize()  # type: ignore[arg-type]
     assert isinstance(result, TensorValue)
-    return ScalarValue(bool if symbol in _COMPARISONS else float, result, interp.root().steps)
+    return ScalarValue(bool if symbol in SIGNS else float, result, interp.root().steps)
 
 
 def of_python(interp: Interpreter, function: Any, args: Args) -> Value | None:

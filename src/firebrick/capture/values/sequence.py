@@ -324,11 +324,6 @@ def _by_index(name: str) -> Method:
     return _mutating(lambda interp, items, *args: getattr(items, name)(*map(interp.index_of, args[:1]), *args[1:]))
 
 
-def _by_items(name: str) -> Method:
-    """The same, where the argument is iterated."""
-    return _mutating(lambda interp, items, others: getattr(items, name)(list(interp.iterate(others))))
-
-
 def _add(
     function: Callable[..., list[Value]], interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs
 ) -> Value:
@@ -416,5 +411,7 @@ LIST_METHODS = ListValue.methods = {
 DequeValue.methods = {
     **{name: method for name, method in LIST_METHODS.items() if name != "sort"},
     **{name: _by_name(name) for name in ("append", "appendleft", "pop", "popleft")},
-    **{name: _by_items(name) for name in ("extend", "extendleft")}, "rotate": _by_index("rotate"),
+    "extend": _mutating(lambda interp, items, others: items.extend(list(interp.iterate(others)))),
+    "extendleft": _mutating(lambda interp, items, others: items.extendleft(list(interp.iterate(others)))),
+    "rotate": _by_index("rotate"),
 }  # fmt: skip

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.base import Interpreter, Source, ValueEmitter
+    from firebrick.capture.values.early import EarlyReads
     from firebrick.capture.values.tensor import TensorValue
 
 
@@ -112,12 +113,8 @@ class SizeNodes:
         self.data: dict[str, tuple[TensorValue, int, Expr]] = {}  # tensor, dimension, and its size
         self.integers: dict[str, Source] = {}
         self.prelude: Prelude
+        self.early: EarlyReads
         self._nodes: dict[Expr, fx.Node] = {}
-
-    def read_from(self, tensor: TensorValue, symbols: Mapping[int, Var]) -> None:
-        """Read symbols that are new from an input."""
-        for dim, symbol in symbols.items():
-            self.leaves.setdefault(symbol.name, (tensor, tensor.node, dim))
 
     def read_data(self, tensor: TensorValue) -> None:
         """Read symbols of data that are new from a tensor of the graph."""
@@ -136,6 +133,9 @@ class SizeNodes:
                 guessed = self.sizes.guess(sign, left, right)
                 if guessed is not None:
                     return guessed
+            early = self.early.holds(sign, self.sizes.settled(as_expr(left) - right))
+            if early is not None:
+                return early
             raise Break(
                 "data-dependent-branch", f"whether a size that data decide is {sign} another number is asked", fix=_FIX
             )

@@ -251,7 +251,8 @@ def _callable(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 
 
 def _module(tracer: Tracer, obj: torch.nn.Module, source: Source, pinned: bool) -> Value:
-    _identity(tracer, obj, source, pinned)
+    if not s.is_picked(source):
+        _identity(tracer, obj, source, pinned)
     tracer.guards.type(source, type(obj))
     if "_modules" not in vars(obj):
         raise SkipFrame(f"{type(obj).__name__}.__init__ of torch.nn.Module has not run yet")
@@ -267,8 +268,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         raise SkipFrame(f"{source} is made by the first call")
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return _subclass(tracer, obj, source)
-    path = tracer.parameter_path(source)
-    if path is not None and source not in tracer.replaced:
+    path, picked = tracer.parameter_path(source), s.is_picked(source)
+    if path is not None and source not in tracer.replaced and not picked:
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)
@@ -276,7 +277,7 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
         raise Break("unsupported-operation", f"{source} is a nested tensor")
     if torch._C._functorch.maybe_get_level(obj) == _ENDED:
         raise Break("unsupported-operation", f"{source} was made within a transform of torch.func that has ended")
-    varying = tracer.symbols.of(obj, source)
+    varying = {} if picked else tracer.symbols.of(obj, source)
     tracer.guards.tensor(source, obj, varying)
     if not varying:
         return tracer.graph.input(obj, source)
@@ -285,7 +286,8 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     tracer.symbols.guard_strides(source, strides, meta.strides)
     tracer.graph.mode.from_layout(obj, shape, strides)  # type: ignore[attr-defined]
     value = tracer.graph.input(obj, source)
-    tracer.graph.sizes.read_from(value, varying)
+    for dim, symbol in varying.items():
+        tracer.graph.sizes.leaves.setdefault(symbol.name, (value, value.node, dim))
     return value
 
 

@@ -140,7 +140,9 @@ def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
     if path is not None:
         tracer.guards.identity(source, obj)
     if obj.requires_grad and torch.is_grad_enabled():
-        leaves = list(_parts_with_history(tracer, obj, source))
+        unwrapped = tracer.prelude.add(_UNWRAP, [source])  # gradients go through this call before the graph
+        items = ((tracer.prelude.add(operator.getitem, [unwrapped, i]), leaf) for i, leaf in enumerate(unwrap(obj)))
+        leaves: list[TensorValue] = [graph.made("part", item, leaf) for item, leaf in items]
     else:
         leaves = list(_parts(tracer, obj, layout, source, path))
     node = graph.graph.create_node("call_function", Wrap(layout), tuple(leaf.node for leaf in leaves), {})
@@ -186,13 +188,6 @@ def _parts(tracer: Tracer, obj: Any, layout: Layout, source: Source, path: str |
             if not isinstance(value, TensorValue):
                 raise Break("tensor-subclass", f"{at} is a {type(part).__name__}")
             yield value
-
-
-def _parts_with_history(tracer: Tracer, obj: Any, source: Source) -> Iterator[TensorValue]:
-    """The plain tensors as results of a call before the graph, through which gradients go."""
-    unwrapped = tracer.prelude.add(_UNWRAP, [source])
-    for index, leaf in enumerate(unwrap(obj)):
-        yield tracer.graph.made("part", tracer.prelude.add(operator.getitem, [unwrapped, index]), leaf)
 
 
 def object_of(interp: Interpreter, value: Value) -> Any:

@@ -139,15 +139,15 @@ class Held:
 
     def __init__(self, sign: str) -> None:
         self.sign = sign
-        self.__name__ = self.__qualname__ = f"holds_{_SIGNS[sign].__name__}"
+        self.__name__ = self.__qualname__ = f"holds_{SIGNS[sign].__name__}"
 
     def __call__(self, left: Any, right: Any) -> torch.Tensor:
         """Whether it holds."""
         if isinstance(left, torch.SymInt) or isinstance(right, torch.SymInt):
             return torch.empty((), dtype=torch.bool)
-        return torch.tensor(_SIGNS[self.sign](left, right))
+        return torch.tensor(SIGNS[self.sign](left, right))
 
 
-_SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
+SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip

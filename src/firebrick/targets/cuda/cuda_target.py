@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _DEPENDENT = 90
 """Capability from which kernels may start while the one before them still runs."""
 
-
 _first_card = lru_cache(maxsize=1)(read_facts)
 
 
@@ -85,6 +84,10 @@ class CudaTarget(Target):
     def key(self) -> str:
         """Text that belongs into cache keys."""
         return self.card.key() + "-draws" * (self.draws > 0)
+
+    def level(self) -> str:
+        """Cubins are for one capability; plans, and the numbers of dropout, for as many multiprocessors."""
+        return f"sm_{self.card.capability} of {self.card.multiprocessors} multiprocessors"
 
     def computes(self, dtype: str) -> bool:
         """Whether Triton has a short dtype on this card."""
@@ -146,15 +149,13 @@ class CudaTarget(Target):
         units, steady = [], steady_params(schedule)
         for k in schedule.kernels:
             name = k.name.partition("_")[2]
-            signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params] + [
-                f"{s}:i64" for s in k.sizes
-            ]
+            signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params]
+            signature += [f"{s}:i64" for s in k.sizes]
             alone = isinstance(k.body, Product) or not self._is_dependent
             rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
-            units.append(
-                Unit(f"cuda_{k.name}", unit_text([self.kernel(k, name, steady[k.name])]), (k.name,), flags, "triton")
-            )
+            text = unit_text([self.kernel(k, name, steady[k.name])])
+            units.append(Unit(f"cuda_{k.name}", text, (k.name,), flags, "triton"))
         return tuple(units)
 
     @property

@@ -45,17 +45,8 @@ CARDS: Mapping[int, CardFacts] = {
 }
 """Capability -> an A100 of 40 GB and an H200, for machines without a GPU."""
 
-_ATTRIBUTES = {
-    "warp": 10,
-    "multiprocessors": 16,
-    "memory_clock": 36,
-    "threads": 39,
-    "bus_bits": 37,
-    "major": 75,
-    "minor": 76,
-    "registers": 82,
-    "shared_bytes": 97,
-}
+_FIELDS = "warp multiprocessors memory_clock threads bus_bits major minor registers shared_bytes".split()
+_ATTRIBUTES = dict(zip(_FIELDS, (10, 16, 36, 39, 37, 75, 76, 82, 97), strict=True))
 """Field -> number of the attribute that `cuDeviceGetAttribute` is asked for (CUdevice_attribute of cuda.h)."""
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.loops.program import Axis, Index, Load, Reduce, Store
-from firebrick.ir.loops.values import ordered, roots_of, walk
+from firebrick.ir.loops.program import Index, Load, Reduce, Store
+from firebrick.ir.loops.values import ordered, roots_of
 from firebrick.targets.cuda.planner import plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
@@ -30,10 +30,7 @@ def plan_group(work: Work, card: CardFacts) -> GroupPlan:
         Refused: something in it has no form as tiles.
     """
     works, pads = split_folds(work, card)
-    bodies = []
-    for side_by_side in works:
-        planned = [plan_tiles(w, card) for w in side_by_side]
-        bodies.append(_merged(planned))
+    bodies = [_merged([plan_tiles(w, card) for w in together]) for together in works]
     return GroupPlan(tuple([canonical(b, work.numbers) for b in bodies]), pads)
 
 
@@ -76,16 +73,9 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     table: dict[Var, Expr] = {v: var(f"s{k}", v.lo, v.hi) for k, v in enumerate(sizes)}
     names = {b: f"a{k}" for k, b in enumerate(dtypes)}
     params = tuple([Param(names[b], dtype, b in written, b in numbers) for b, dtype in dtypes.items()])
-    kind = "rows" if any(p.inner for p in body.parts) else "map"
-    return PlannedLaunch(
-        kind if len(body.parts) == 1 else "parts",
-        params,
-        renamed(body, names, table),
-        tuple(dtypes),
-        tuple(sizes),
-        (grid_size(body),),
-        (("warps", body.warps),),
-    )
+    kind = "parts" if len(body.parts) > 1 else "rows" if any(p.inner for p in body.parts) else "map"
+    launch = tuple(dtypes), tuple(sizes), (grid_size(body),), (("warps", body.warps),)
+    return PlannedLaunch(kind, params, renamed(body, names, table), *launch)
 
 
 def items_of(body: Body) -> Iterator[Fold | Online | Store]:
@@ -156,10 +146,6 @@ def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
 
 
 def _inner_vars(part: Part) -> list[Var]:
-    variables = [d.var for d in (*part.grid, *part.inner)]
-    for phase in part.phases:
-        for i in phase.items:
-            for v in walk(roots_of(i) if isinstance(i, Store) else [i.value]):
-                if isinstance(v, Reduce):
-                    variables += [a.var for a in v.axes if isinstance(a, Axis)]
-    return variables
+    values = (v for phase in part.phases for item in phase.items for v in values_of(item))
+    loops = [a.var for v in values if isinstance(v, Reduce) for a in v.axes]
+    return [*(d.var for d in (*part.grid, *part.inner)), *loops]

@@ -28,19 +28,18 @@ def type_name(dtype: str) -> str:
     return _TYPES[dtype]
 
 
-def _library(*names: str) -> dict[str, str]:
-    return {n: f"libdevice.{n}({{a}})" for n in names}
+def _library(*names: str, of: str = "{a}") -> dict[str, str]:
+    return {n: f"libdevice.{n}({of})" for n in names}
 
+
+_SIGNS = {name: f"{{a}} {sign} {{b}}" for name, sign in zip(("add", "sub", "mul"), "+-*", strict=True)}
 
 _FLOAT: Mapping[str, str] = {
-    "add": "{a} + {b}",
-    "sub": "{a} - {b}",
-    "mul": "{a} * {b}",
+    **_SIGNS,
     "div": "tl.div_rn({a}, {b})",
     "floordiv": "floor_quotient({a}, {b})",
     "truncdiv": "libdevice.trunc(tl.div_rn({a}, {b}))",
     "mod": "modulus({a}, {b})",
-    "fmod": "libdevice.fmod({a}, {b})",
     "neg": "{a} * -1.0",  # Triton takes the minus for a subtraction from 0, which makes no -0.0
     "abs": "tl.abs({a})",
     "sign": "sign({a})",
@@ -48,23 +47,19 @@ _FLOAT: Mapping[str, str] = {
     "max": "tl.maximum({a}, {b}, tl.PropagateNan.ALL)",
     "fmin": "fmin({a}, {b})",
     "fmax": "fmax({a}, {b})",
-    "copysign": "libdevice.copysign({a}, {b})",
-    "nextafter": "libdevice.nextafter({a}, {b})",
-    "hypot": "libdevice.hypot({a}, {b})",
     "floor": "tl.floor({a})",
     "ceil": "tl.ceil({a})",
     "round": "libdevice.rint({a})",
     "sqrt": "tl.sqrt_rn({a})",
-    "pow": "libdevice.pow({a}, {b})",
     "logaddexp": "logaddexp({a}, {b})",
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{a}))",
-    "atan2": "libdevice.atan2({a}, {b})",
     "isnan": "{a} != {a}",
     "isinf": 'tl.abs({a}) == float("inf")',
     "signbit": "libdevice.signbit({a}) != 0",
     **_library("rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "trunc"),
     **_library("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
     **_library("erf", "erfc", "lgamma"),
+    **_library("fmod", "copysign", "nextafter", "hypot", "pow", "atan2", of="{a}, {b}"),
 }
 
 _DOUBLE: Mapping[str, str] = {
@@ -76,9 +71,7 @@ _DOUBLE: Mapping[str, str] = {
 }
 
 _INTEGER: Mapping[str, str] = {
-    "add": "{a} + {b}",
-    "sub": "{a} - {b}",
-    "mul": "{a} * {b}",
+    **_SIGNS,
     "floordiv": "whole_floordiv({a}, {b})",
     "truncdiv": "whole_truncdiv({a}, {b})",
     "mod": "whole_mod({a}, {b})",
@@ -155,11 +148,9 @@ _FIRST = """def {name}(a, i, b, j):
     keep = a_wins | (tied & (i < j))
     return tl.where(keep, a, b), tl.where(keep, i, j)"""
 
+_PLAIN = ("sum", "product", "any", "all")
 HELPERS: Mapping[str, str] = {
-    "sum_of": "def sum_of(a, b):\n    return a + b",
-    "product_of": "def product_of(a, b):\n    return a * b",
-    "any_of": "def any_of(a, b):\n    return a | b",
-    "all_of": "def all_of(a, b):\n    return a & b",
+    **{f"{n}_of": f"def {n}_of(a, b):\n    return a {s} b" for n, s in zip(_PLAIN, "+*|&", strict=True)},
     "greatest_of": "def greatest_of(a, b):\n    return tl.maximum(a, b, tl.PropagateNan.ALL)",
     "least_of": "def least_of(a, b):\n    return tl.minimum(a, b, tl.PropagateNan.ALL)",
     "first_greatest": _FIRST.format(name="first_greatest", before=">"),

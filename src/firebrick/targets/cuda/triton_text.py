@@ -47,7 +47,6 @@ def kernel_text(
     body: Body,
     params: Sequence[Param],
     sizes: Sequence[str] = (),
-    origin: str = "",
     dependent: bool = False,
     steady: frozenset[str] = frozenset(),
 ) -> str:
@@ -58,18 +57,16 @@ def kernel_text(
         body: what it does.
         params: its buffers, in order; symbolic sizes follow.
         sizes: names of those.
-        origin: the user's file:line, for a comment.
         dependent: it is launched while the kernel before it still runs, and waits for it itself.
         steady: parameters that no step of the program writes, so that they may be read before.
     """
     parameters, numbers = [*(p.name for p in params), *sizes], [p.name for p in params if p.number]
-    before = [f"# {origin}"] if origin else []
+    before: list[str] = []
     if len(body.parts) == 1:
         lines = PartWriter(body.parts[0], body.wide, numbers).lines("tl.program_id(0)")
         lines = _waiting(lines, steady) if dependent else lines
     else:
-        functions, lines = _parts(name, body, parameters, numbers)
-        before = [*functions, *before]
+        before, lines = _parts(name, body, parameters, numbers)
         lines = [*DEPENDENT, *lines] if dependent else lines
     return "\n".join([*before, "@triton.jit", f"def {name}({', '.join(parameters)}):", *(INDENT + s for s in lines)])
 
