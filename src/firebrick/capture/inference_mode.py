@@ -101,11 +101,7 @@ class InferenceMode:
         self._mark(fake, made)
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
-        """Refuse what records gradients through a view that was made in inference mode: they lead nowhere.
-
-        Raises:
-            Break: such a view is used.
-        """
+        """Refuse gradients through a view made in inference mode: they lead nowhere; raises Break: it is used."""
         if not self._seen or self.on or not torch.is_grad_enabled():
             return
         if any(made_of(fake) is MadeAs.VIEW and fake.requires_grad for fake in fakes):

@@ -30,7 +30,12 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     directions, each = 1 + bidirectional, 4 if biased else 2
     first = (*initial,) if name == "lstm" else (initial,)
     plain = x.dim() == 3 and len(weights) == count * directions * each and not (dropout and train)
-    if not plain or torch.is_autocast_enabled("cpu") or not _are_floats(x, *first, *weights):
+    plain = plain and all(isinstance(t, torch.Tensor) and t.layout is torch.strided for t in (x, *first, *weights))
+    if (
+        not plain
+        or torch.is_autocast_enabled("cpu")
+        or any(t.dtype is not torch.float32 for t in (x, *first, *weights))
+    ):
         return NotImplemented
     batch, size = x.shape[0 if batch_first else 1], weights[1].shape[1]
     gated = CELLS[name].gates * size
@@ -66,11 +71,6 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     out = x.transpose(0, 1) if batch_first else x
     last = torch.cat(states) if count > 1 else states[0]
     return (out, torch.stack(hidden), last) if name == "lstm" else (out, last)
-
-
-def _are_floats(*tensors: Any) -> bool:
-    """Whether all are of the type that the kernel computes with."""
-    return all(isinstance(t, torch.Tensor) and t.dtype is torch.float32 and t.layout is torch.strided for t in tensors)
 
 
 def _rule(targets: Mapping[str, Target], name: str) -> Callable[..., Any]:

@@ -70,11 +70,7 @@ class Value:
         return True
 
     def as_constant(self) -> Any:
-        """The real object, if it is known now and can't change.
-
-        Raises:
-            NotConstant: it holds tensors, is mutable or is an object of the user's.
-        """
+        """The real object, if it is known now and can't change; raises NotConstant: it holds tensors, or may."""
         raise NotConstant(type(self).__name__)
 
     def as_argument(self) -> Any:
