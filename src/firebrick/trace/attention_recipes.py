@@ -58,7 +58,7 @@ def attention_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[...
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
     """What a fused attention layer hides, [batch, heads, query, key] or broadcast to it: what is not 0, as in eager.
-    kind: 0, a mask [query, key]; 1, of padding, [batch, key]; 2, of all four dimensions; NotImplementedError: others."""
+    kind: 0, a mask [query, key]; 1, of padding, [batch, key]; 2, of all four; NotImplementedError: others."""
     if mask is None:
         return None
     if (kind, mask.dim()) not in ((0, 2), (1, 2), (2, 4)):

@@ -7,6 +7,7 @@ PyTorch would unroll the steps, or hand a layer to oneDNN.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,15 +74,14 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     return (out, torch.stack(hidden), last) if name == "lstm" else (out, last)
 
 
-def _rule(targets: Mapping[str, Target], name: str) -> Callable[..., Any]:
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        # Packed sequences have their sizes where others have their states.
-        of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
-        return _layers(targets, name, args) if of_sequences else NotImplemented
-
-    return rule
+def _rule(targets: Mapping[str, Target], name: str, *args: Any, **kwargs: Any) -> Any:
+    # Packed sequences have their sizes where others have their states.
+    of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
+    return _layers(targets, name, args) if of_sequences else NotImplemented
 
 
 def recurrent_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[..., Any]]:
     """Function -> the same on a target's kernel, or NotImplemented for what PyTorch's own way is better for."""
-    return {op: _rule(targets, name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)}
+    return {
+        op: partial(_rule, targets, name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)
+    }
