@@ -329,7 +329,7 @@ def test_random_numbers_are_refused(tmp_path, used):
 
 def changed(path, change):
     """Rewrite the manifest, with checksums that are right again."""
-    from firebrick.api.bundle import _digest
+    from firebrick.artifact import checksum
 
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -337,7 +337,7 @@ def changed(path, change):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-        archive.comment = f"firebrick {_digest(members['manifest.json'])}".encode()
+        archive.comment = f"firebrick {checksum(members['manifest.json'])}".encode()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,14 @@ def test_profile(firebrick_command):
     assert any(row["gbytes"] > 0 for row in rows.values())
 
 
+def test_bench(firebrick_command):
+    options = ["--seconds", "0.5", "--no-warm", "--contender", "eager", "--contender", "firebrick", "--json"]
+    shown = json.loads(firebrick_command("bench", "--gpu", "subject_on_gpu:make", *options))
+    assert shown["gpu"] == f"{torch.cuda.get_device_name()}, float16"
+    for row in shown["results"]:
+        assert 1e-6 < row["run"] < 0.1 and row["peak"] > 1 and row["error"] < 1e-2 and not row["failed"]
+
+
 def test_doctor(firebrick_command):
     facts = {row["name"]: row for row in json.loads(firebrick_command("doctor", "--json", codes=(0, 1)))}
     assert facts["GPU"]["value"].startswith(torch.cuda.get_device_name())

@@ -91,7 +91,7 @@ def derivatives(case: Case, call: Callable[[list[torch.Tensor]], Any], twice: bo
     again = torch.autograd.grad(sloped, wrt, tangents, allow_unused=True, create_graph=True)
     sloped = [g for g in again if g is not None and g.requires_grad]
     torch.manual_seed(2)
-    steps = [torch.randn_like(g) for g in sloped]
+    steps = [torch.randn(g.shape, dtype=g.dtype) for g in sloped]  # of a like one the strides would order the numbers
     second = torch.autograd.grad(sloped, [*wrt, *tangents], steps, allow_unused=True) if sloped else []
     return [*rows, [*again, *second]]
 

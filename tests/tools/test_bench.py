@@ -3,14 +3,17 @@
 import io
 import json
 import sys
+import time
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 from firebrick.errors import ConfigError
 from firebrick.tools import bench as benchmark
 from firebrick.tools.cli import app
+from firebrick.tools.subject import Target
 
 OWN = """
 import torch
@@ -185,3 +188,80 @@ def test_json_has_null_for_what_was_not_measured():
     assert data[0]["cold"] is None
     assert data[0]["speedup"] == 2.0
     assert data[1]["failed"] == "broke"
+
+
+class Clock:
+    """A card's event, whose clock runs with the host's twice as fast."""
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, later):
+        return 2e3 * (later.at - self.at)
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """This machine in a GPU's place."""
+    waits = []
+    for name, value in {
+        "Event": Clock,
+        "synchronize": lambda: waits.append(1),
+        "reset_peak_memory_stats": lambda: None,
+        "max_memory_allocated": lambda: 3 << 20,
+        "is_available": lambda: True,
+        "get_device_name": lambda: "A card",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(benchmark.GpuContender, "DEVICE", "cpu")
+    return waits
+
+
+def test_on_a_gpu_its_clock_tells_the_times(own, card):
+    eager = benchmark.GpuContender("own:make", "eager", {"dtype": "bfloat16"})
+    assert eager.target.args[0].dtype == torch.bfloat16
+    seconds, _ = eager.first()
+    assert seconds > 0 and card
+    start = time.perf_counter()
+    times, peak = eager.time(0.05)
+    spent = time.perf_counter() - start
+    assert peak == 3 and len(times) > 1
+    assert 0.1 * spent < sum(times) * benchmark._TOGETHER < 2 * spent
+
+
+def test_modules_and_floats_move_and_integers_stay(card, monkeypatch):
+    net = torch.nn.Embedding(5, 3)
+    target = Target("net", net, (torch.tensor([1, 2]),))
+    monkeypatch.setattr(Target, "load", lambda name, **sizes: target)
+    here = benchmark.GpuContender("net", "eager", {"dtype": "float16"})
+    assert here.call().dtype == torch.float16
+    assert here.target.args[0].dtype == torch.int64
+
+
+def test_a_table_and_json_name_the_gpu(own, card, monkeypatch):
+    started = []
+
+    class Measure(benchmark.Measure):
+        def run(self, seconds):
+            started.append((self.kind, self.sizes))
+
+    monkeypatch.setattr(benchmark, "Measure", Measure)
+    options = ["bench", "--gpu", "own:make", "--dtype", "bfloat16", "--contender", "reduce-overhead"]
+    done = CliRunner().invoke(app, [*options, "--json"])
+    assert json.loads(done.stdout)["gpu"] == "A card, bfloat16"
+    assert started == [(benchmark.GpuContender, {"dtype": "bfloat16"})]
+    assert "A card, bfloat16, torch" in " ".join(CliRunner().invoke(app, options).stdout.split())
+
+
+def test_without_a_gpu_that_is_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = CliRunner().invoke(app, ["bench", "bert", "--gpu"])
+    assert isinstance(done.exception, ConfigError) and "no GPU here" in str(done.exception)
+    done = CliRunner().invoke(app, ["bench", "bert", "--gpu", "--dtype", "float63"])
+    assert isinstance(done.exception, ConfigError) and "float63" in str(done.exception)

@@ -30,7 +30,7 @@ from firebrick.api.exporting import Program as Exported
 from firebrick.api.exporting import load_program
 from firebrick.api.recorded_calls import Call
 from firebrick.api.weights import read_tensors, write_tensors
-from firebrick.artifact import decode, encode
+from firebrick.artifact import checksum, decode, encode
 from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError, FirebrickError
 from firebrick.targets.by_device import find_targets
@@ -138,7 +138,7 @@ def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for i, program in enumerate(programs):
             data = encode(program.artifact)
-            sums[f"program{i}.fb"] = _digest(data)
+            sums[f"program{i}.fb"] = checksum(data)
             archive.writestr(f"program{i}.fb", data)
         hasher = hashlib.blake2b(digest_size=20)
         with archive.open(_WEIGHTS, "w", force_zip64=True) as member:
@@ -151,11 +151,7 @@ def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights
         sums[_WEIGHTS] = hasher.hexdigest()
         text = json.dumps({**manifest, "checksums": sums})
         archive.writestr("manifest.json", text)
-        archive.comment = f"firebrick {_digest(text.encode())}".encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=20).hexdigest()
+        archive.comment = f"firebrick {checksum(text.encode())}".encode()
 
 
 def load(path: str | Path) -> Bundle | Exported:
@@ -175,7 +171,7 @@ def load(path: str | Path) -> Bundle | Exported:
             artifacts = []
             for i in range(len(manifest["programs"])):
                 data = archive.read(f"program{i}.fb")
-                if _digest(data) != sums[f"program{i}.fb"]:
+                if checksum(data) != sums[f"program{i}.fb"]:
                     raise CacheError(f"program {i} of {path} is corrupt")
                 artifacts.append(decode(data))
             hasher = hashlib.blake2b(digest_size=20)
@@ -197,7 +193,7 @@ def load(path: str | Path) -> Bundle | Exported:
 def _manifest(archive: zipfile.ZipFile, path: str | Path) -> dict[str, Any]:
     """Read what the file says of itself, and check that it can run here."""
     text = archive.read("manifest.json")
-    if archive.comment != f"firebrick {_digest(text)}".encode():
+    if archive.comment != f"firebrick {checksum(text)}".encode():
         raise CacheError(f"{path} is corrupt, or firebrick.save did not write it")
     manifest: dict[str, Any] = json.loads(text)
     again = "save it again with the versions and on a machine like those that are to run it"

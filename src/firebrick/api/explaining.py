@@ -76,13 +76,13 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [
-            f"{_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'graph break')}",
+            f"{count(len(self.graphs), 'graph')}, {count(len(self.breaks), 'graph break')}",
             f"captured: {self.captured_ops} of {self.ops} ops ({self.coverage:.0f} %), "
             f"{self.time_coverage:.0f} % of their time",
         ]
         for i, graph in enumerate(self.graphs):
-            saved = f", {_count(graph.saved_bytes or 0, 'byte')} saved for the backward"
-            lines.append(f"graph {i} {graph.name}: {_count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
+            saved = f", {count(graph.saved_bytes or 0, 'byte')} saved for the backward"
+            lines.append(f"graph {i} {graph.name}: {count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
         for event in self.breaks:
             lines.append(f"break {event['place']}: {event['cause']}")
             lines.append(f"  fix: {event['fix']}")
@@ -112,7 +112,8 @@ def _foremost(guards: Sequence[str]) -> Sequence[str]:
     return sorted(guards, key=lambda guard: ": " not in guard and " == " not in guard)[:_MOST_GUARDS]
 
 
-def _count(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,6 +40,7 @@ ROUNDS = 11  # odd: a median is one round's ratio
 _FORMATS = (".4g", ".2f", ".2f", ".2f", ".1e", ".0f")
 _CACHES = ("FIREBRICK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _NAN = float("nan")
+_TOGETHER = 8  # calls between two marks of a GPU
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Figures:
     cold: float = _NAN  # first call, fresh process, empty caches
     warm: float = _NAN  # first call, second process, caches filled by the first
     error: float = _NAN  # relative to float64
-    peak: float = _NAN  # resident peak of the process, before it compares its result
+    peak: float = _NAN  # resident peak of the process, before it compares its result; or what it had of the GPU
     failed: str = ""
     stats: dict[str, Any] = field(default_factory=dict)  # `firebrick.stats()` after the first call
 
@@ -127,6 +128,43 @@ class Contender:
             self.call()
             times.append(time.perf_counter() - start)
         return times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class GpuContender(Contender):
+    """The same on the GPU at hand. Its clock times calls that follow one another, so it may wait for the host."""
+
+    KINDS = {**Contender.KINDS, "reduce-overhead": lambda fn, kwargs: torch.compile(fn, mode="reduce-overhead")}  # noqa: RUF012
+    DEVICE = "cuda"
+
+    def load(self, name: str, dtype: str = "float32", **_: Any) -> Target:
+        """Find the target, and move its module and arguments; floats get a dtype."""
+        target, floats = super().load(name), getattr(torch, dtype)
+        kind = lambda v: floats if v.is_floating_point() else v.dtype  # noqa: E731
+        move = lambda v: v.to(self.DEVICE, kind(v)) if torch.is_tensor(v) else v  # noqa: E731
+        args, kwargs = tree_map(move, (target.args, target.kwargs))
+        fn = target.fn.to(self.DEVICE, floats) if isinstance(target.fn, torch.nn.Module) else target.fn
+        return replace(target, fn=fn, args=args, kwargs=kwargs)
+
+    def first(self) -> tuple[float, dict[str, Any]]:
+        """Make the first call, until the GPU is done."""
+        start, (_, stats) = time.perf_counter(), super().first()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start, stats
+
+    def time(self, seconds: float) -> tuple[list[float], float]:
+        """Call for about `seconds`: the time of each by the GPU's clock, and the peak of its memory."""
+        times: list[float] = []
+        begin, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.reset_peak_memory_stats()
+        end = time.perf_counter() + seconds
+        while len(times) < 2 or time.perf_counter() < end:
+            begin.record()
+            for _ in range(_TOGETHER):
+                self.call()
+            done.record()
+            done.synchronize()
+            times.append(begin.elapsed_time(done) / 1e3 / _TOGETHER)
+        return times[1:], torch.cuda.max_memory_allocated() / 2**20
 
 
 _contender: Contender  # a child's only one
@@ -292,15 +330,16 @@ def measure_all(
     return results
 
 
-def as_json(rows: Sequence[Figures]) -> str:
+def as_json(rows: Sequence[Figures], gpu: str = "") -> str:
     """Return the results as JSON; NaN becomes null."""
     data = [{k: None if v != v else v for k, v in asdict(row).items()} for row in rows]
-    return json.dumps({"torch": torch.__version__, "threads": torch.get_num_threads(), "results": data}, indent=2)
+    machine = {"gpu": gpu} if gpu else {"threads": torch.get_num_threads()}
+    return json.dumps({"torch": torch.__version__, **machine, "results": data}, indent=2)
 
 
-def table(rows: Sequence[Figures], caption: str = "") -> Table:
+def table(rows: Sequence[Figures], caption: str = "", gpu: str = "") -> Table:
     """Return a table of the results that fits 80 columns: units below names, narrow gaps."""
-    title = f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    title = f"{gpu or f'CPU, {torch.get_num_threads()} threads'}, torch {torch.__version__}"
     note = "medians, x eager of rounds; each contender in its own process; error relative to float64"
     failed = "".join(f"\n{r.model}: {r.contender} failed: {r.failed}" for r in rows if r.failed)
     out = Table(

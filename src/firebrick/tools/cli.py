@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -92,7 +93,7 @@ def _tell(as_json: bool, value: Any, text: Any) -> None:
     _print_json(value) if as_json else console.print(text, markup=False, highlight=False)
 
 
-@app.command(epilog="Example: `firebrick bench my_package.my_module:my_function`")
+@app.command(epilog="Example: `firebrick bench my_package.my_module:my_function`, or `firebrick bench --gpu bert gpt2`")
 def bench(
     targets: Annotated[list[str], typer.Argument(help=f"Scripts, package.module:function, or {', '.join(MODELS)}.")],
     seconds: Annotated[float, typer.Option(help="Measuring time a contender and target.")] = 6.0,
@@ -101,20 +102,30 @@ def bench(
     cold: Annotated[
         bool, typer.Option(help="Begin with empty caches; without, torch.compile may find its code of former runs.")
     ] = True,
+    gpu: Annotated[bool, typer.Option("--gpu", help="On the GPU at hand, timed by its clock.")] = False,
+    dtype: Annotated[
+        str, typer.Option(help="With --gpu: of weights and inputs, float32, float16 or bfloat16.")
+    ] = "float16",
     as_json: Json = False,
 ) -> None:
     """Compare eager, Firebrick and torch.compile side by side."""
     for name in targets:
         check_name(name)
-    kinds = contender or benchmark.CONTENDERS
-    if unknown := set(kinds) - set(benchmark.CONTENDERS):
-        raise ConfigError(f"unknown contender {unknown.pop()!r}", fix=f"name {', '.join(benchmark.CONTENDERS)}")
-    make = partial(benchmark.Measure, warm=[k for k in kinds if warm and k != "eager"], cold=cold)
+    kinds, kind = contender or benchmark.CONTENDERS, benchmark.GpuContender if gpu else benchmark.Contender
+    if unknown := set(kinds) - set(kind.KINDS):
+        raise ConfigError(f"unknown contender {unknown.pop()!r}", fix=f"name {', '.join(kind.KINDS)}")
+    if dtype not in (names := ("float32", "float16", "bfloat16")):
+        raise ConfigError(f"unknown dtype {dtype!r}", fix=f"name {', '.join(names)}")
+    if gpu and not torch.cuda.is_available():
+        raise ConfigError("torch finds no GPU here", fix="leave out --gpu; `firebrick doctor` shows what there is")
+    sizes, machine = ({"dtype": dtype}, f"{torch.cuda.get_device_name()}, {dtype}") if gpu else ({}, "")
+    again = [k for k in kinds if warm and k != "eager"]
+    make = partial(benchmark.Measure, warm=again, cold=cold, sizes=sizes, kind=kind)
     results = benchmark.measure_all(targets, kinds, make, seconds=seconds, console=progress)
     if as_json:
-        typer.echo(benchmark.as_json(results))
+        typer.echo(benchmark.as_json(results, machine))
     else:
-        console.print(benchmark.table(results))
+        console.print(benchmark.table(results, gpu=machine))
     if any(row.failed and row.contender == "firebrick" for row in results):
         raise typer.Exit(1)
 

@@ -76,9 +76,7 @@ def _cache_facts(config: Config) -> list[Fact]:
             state["writable"],
             "set FIREBRICK_CACHE_DIR",
         ),
-        Fact(
-            "disk free", f"{free} MiB", free > 200, "" if free > 200 else "free some space, or set FIREBRICK_CACHE_DIR"
-        ),
+        Fact("disk free", f"{free} MiB", free > 200, "free some space, or set FIREBRICK_CACHE_DIR"),
     ]
 
 

@@ -111,9 +111,7 @@ def _onnx_bytes(graph: Graph, view: GraphView) -> bytes:
     except FirebrickError as error:
         raise ConfigError(f"{view.name} can't be written as ONNX: {error.what}", fix=error.fix) from error
     except ValueError as error:  # protobuf's limit of 2 GiB
-        raise ConfigError(
-            f"{view.name} is too large for one ONNX file", fix="choose a part of it by --module"
-        ) from error
+        raise ConfigError(f"{view.name} is too large for one ONNX file", fix="choose a part by --module") from error
     return data
 
 

@@ -4,7 +4,7 @@ and where rewrite rules match. Plain data, as text, and for the pictures."""
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick import trace
+from firebrick.api.explaining import count
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.extend import apply_passes, registry
@@ -117,9 +118,8 @@ def view_graph(captured: Captured, graph: Graph) -> GraphView:
     plain = {name: m for name, m in modules.items() if not isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))}
     out = GraphView(graph.name, classes={name: type(m).__name__ for name, m in plain.items()}, failure=graph.failure)
     dotted = {name.replace(".", "_"): name for name in plain}
-    parameters = (
-        {} if root is None else {n.replace(".", "_"): n for n, _ in (*root.named_parameters(), *root.named_buffers())}
-    )
+    named = () if root is None else (*root.named_parameters(), *root.named_buffers())
+    parameters = {name.replace(".", "_"): name for name, _ in named}
     nodes = list(graph.gm.graph.nodes)
     place = {node: i for i, node in enumerate(nodes)}
     for i, node in enumerate(nodes):
@@ -198,12 +198,10 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
     for node in out.nodes:
         if node.kind != "call" or node.role:
             continue
-        constant = bool(node.constants) or bool(node.inputs)
-        if constant and all(i in folded for i in node.inputs) and not is_silent(nodes[node.id]):
+        node.role = "view" if is_silent(nodes[node.id]) else "gone"
+        if node.role == "gone" and (node.constants or node.inputs) and all(i in folded for i in node.inputs):
             folded.add(node.id)
             node.role = "folded"
-        else:
-            node.role = "view" if is_silent(nodes[node.id]) else "gone"
 
 
 def _loop_sizes(step: Launch, kernels: dict[str, Any]) -> str:
@@ -238,10 +236,8 @@ def _add_rules(out: GraphView, graph: Graph) -> None:
         view = _rule(report, enabled, inner)
         if view.nodes or view.refused:
             out.rules.append(view)
-        for ids in view.nodes:
-            for i in ids:
-                if i in by_id:
-                    by_id[i].rules.append(name)
+        for i in (k for ids in view.nodes for k in ids if k in by_id):
+            by_id[i].rules.append(name)
 
 
 def _rule(report: PassReport, enabled: bool, origins_of: dict[str, tuple[int, ...]]) -> RuleView:
@@ -328,9 +324,7 @@ def show_view(view: GraphView) -> str:
     if view.failure:
         lines.append(f"  runs on eager kernels: {view.failure.splitlines()[0]}")
     lines += _show_group(group_nodes(view), "  ")
-    kinds = defaultdict[str, int](int)
-    for step in view.steps:
-        kinds[step.kind] += 1
+    kinds = Counter(step.kind for step in view.steps)
     lines.append(f"steps: {count(kinds['kernel'], 'kernel')}, {count(kinds['library'], 'library call')}")
     lines += [f"  s{s.id} {s.label}  {s.loops if s.kind == 'kernel' else ''}".rstrip() for s in view.steps]
     if view.apart:
@@ -351,11 +345,6 @@ def show_view(view: GraphView) -> str:
     return "\n".join(lines)
 
 
-def count(n: int, noun: str) -> str:
-    """`1 kernel`, `2 kernels`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 def _show_group(group: Group, indent: str) -> list[str]:
     lines = []
     for child in group.children:
@@ -367,9 +356,8 @@ def _show_group(group: Group, indent: str) -> list[str]:
         rules = f"  rules: {', '.join(child.rules)}" if child.rules else ""
         text = f"{child.name} = {child.text}" if child.kind == "call" else f"{child.kind} {child.name}"
         text = f"{child.caption}: {text}" if child.caption else text
-        lines.append(
-            f"{indent}{_short(text)}  {child.type}  [{by}]{rules}" if by else f"{indent}{text}  {child.type}".rstrip()
-        )
+        line = f"{_short(text)}  {child.type}  [{by}]{rules}" if by else f"{text}  {child.type}".rstrip()
+        lines.append(f"{indent}{line}")
     return lines
 
 
@@ -379,14 +367,11 @@ def _short(text: str, most: int = 100) -> str:
 
 def layers_of(children: Sequence[Group | NodeView]) -> list[list[int]]:
     """Positions of a group's children by layer: each below all that it reads."""
-    home = {
-        node.id: k
-        for k, child in enumerate(children)
-        for node in (child.leaves() if isinstance(child, Group) else [child])
-    }
+    leaves = [list(child.leaves()) if isinstance(child, Group) else [child] for child in children]
+    home = {node.id: k for k, nodes in enumerate(leaves) for node in nodes}
     depth = [0] * len(children)
-    for k, child in enumerate(children):
-        for node in child.leaves() if isinstance(child, Group) else [child]:
+    for k, nodes in enumerate(leaves):
+        for node in nodes:
             for source in node.inputs:
                 above = home.get(source)
                 if above is not None and above != k:

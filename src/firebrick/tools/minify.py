@@ -307,13 +307,9 @@ def _script(case: Case, backend: str, keep_data: bool, problem: Problem | None) 
     for name in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "get_attr"):
         tensor = attribute_of(case.gm, name)
         content = f'data["{name}"]' if keep_data else _random(tensor)
-        parameter = isinstance(tensor, torch.nn.Parameter)
-        text = (
-            f"self.{name} = torch.nn.Parameter({content})"
-            if parameter
-            else f'self.register_buffer("{name}", {content})'
-        )
-        attributes.append(f"        {text}")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        text = f"{name} = torch.nn.Parameter({content})" if is_parameter else f'register_buffer("{name}", {content})'
+        attributes.append(f"        self.{text}")
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     rows = [f"    data = {load}"] if keep_data else ["    torch.manual_seed(1)"]
     items = [f'data["{n.name}"]' if keep_data else _random(case.values[n.name]) for n in placeholders]

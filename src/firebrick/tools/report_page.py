@@ -166,14 +166,10 @@ def make_report(target: Target, config: Config) -> Report:
 def _frames(frames: list[dict[str, Any]]) -> Section:
     rows: list[Row] = []
     for frame in frames:
-        tensors = [
-            g
-            for g in frame["guards"]
-            if " is " in g and g.endswith((" cpu", " grad", " cuda")) and "." not in g.split(" is ")[0]
-        ]
-        rows.append(
-            (frame["place"], frame["frame"], str(frame["ops"]), str(len(frame["guards"])), "; ".join(tensors[:6]))
-        )
+        guards = [g for g in frame["guards"] if " is " in g and "." not in g.partition(" is ")[0]]
+        tensors = [g for g in guards if g.endswith((" cpu", " grad")) or " cuda:" in g]
+        numbers = str(frame["ops"]), str(len(frame["guards"]))
+        rows.append((frame["place"], frame["frame"], *numbers, "; ".join(tensors[:6])))
     return Section(
         "Frames", ("place", "frame", "ops", "guards", "on tensors"), rows, "`firebrick explain` lists all guards"
     )
@@ -316,6 +312,7 @@ def _compile(target: Target, folder: Path) -> _Run:
 
 def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Section:
     cold, warm = runs.values()
+    hits = warm.counts.get("cache hits", 0)
     steps = [step for g in captured.graphs if g.stages is not None for step in g.stages.schedule.steps]
     rows = [
         ("graphs", str(len(captured.graphs))),
@@ -325,17 +322,13 @@ def _summary(explained: Any, captured: Captured, runs: dict[str, _Run]) -> Secti
         ("first call, empty cache", f"{cold.seconds:.2f} s"),
         ("first call, filled cache", f"{warm.seconds:.2f} s"),
         ("graphs compiled", str(cold.counts.get("graphs compiled", 0))),
-        ("cache hits, second time", f"{warm.counts.get('cache hits', 0)} of {sum(_lookups(warm))}"),
+        ("cache hits, second time", f"{hits} of {hits + warm.counts.get('cache misses', 0)}"),
         ("kernels, each call", str(sum(not library_of(step) for step in steps))),
         ("library calls, each call", str(sum(bool(library_of(step)) for step in steps))),
     ]
     rows += [("recompiled because", f"{why} ({n})") for why, n in cold.reasons.get("recompile", {}).items()]
     rows += [("warning", text) for text in dict.fromkeys(cold.warned + warm.warned)]
     return Section("Summary", ("what", "value"), rows)
-
-
-def _lookups(run: _Run) -> list[int]:
-    return [run.counts.get(name, 0) for name in ("cache hits", "cache misses")]
 
 
 def _stages(runs: dict[str, _Run]) -> Section:
@@ -360,11 +353,10 @@ def _graphs(captured: Captured) -> list[Section]:
     for i, graph in enumerate(captured.graphs):
         view = view_graph(captured, graph)
         roles = Counter(node.role for node in view.nodes if node.kind == "call")
-        calls = str(roles.total())
         kinds = Counter(step.kind for step in view.steps)
-        state = view.failure or "compiled"
         free = str(sum(roles[r] for r in ("view", "folded", "gone")))
-        graphs.append((f"{i} {view.name}", calls, free, str(kinds["kernel"]), str(kinds["library"]), state))
+        numbers = str(roles.total()), free, str(kinds["kernel"]), str(kinds["library"])
+        graphs.append((f"{i} {view.name}", *numbers, view.failure or "compiled"))
         alike: dict[tuple[str, str, str, int], list[int]] = {}
         for step in view.steps:
             alike.setdefault((step.label, step.kind, step.loops, step.nbytes), []).append(step.id)

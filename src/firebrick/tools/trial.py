@@ -111,10 +111,8 @@ class Examination:
     def _behind_passes(self) -> dict[str, str]:
         for stage, changes in _SETTINGS:
             if not self.wrong(f"without {stage}", self.case.gm, self.case.inputs, **changes):
-                settings = ", ".join(
-                    f"{n}={','.join(v) if isinstance(v, frozenset) else v}" for n, v in changes.items()
-                )
-                return {"stage": stage, "right with": settings}
+                settings = [f"{n}={','.join(v) if isinstance(v, frozenset) else v}" for n, v in changes.items()]
+                return {"stage": stage, "right with": ", ".join(settings)}
         return {"stage": "lowering or kernel"}
 
     def _first_pass(self) -> str:

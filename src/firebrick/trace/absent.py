@@ -158,9 +158,21 @@ class _Absent:
         """The node's copy; real zeros where it has none."""
         if node not in self.env:
             val = node.meta["val"]
-            self.env[node] = self.null(val, val.shape)
+            order = _order(val)  # of its strides, which those of what is made with it follow
+            zeros = self.null(val, [val.shape[d] for d in order])
+            if order != sorted(order):
+                back, whole = [order.index(d) for d in range(val.dim())], zeros.meta["val"]
+                zeros = self.graph.call_function(aten.permute.default, (zeros, back))
+                zeros.meta["val"] = whole.permute(back)
+            self.env[node] = zeros
         return self.env[node]
 
     def null(self, val: Any, shape: Sequence[int]) -> fx.Node:
         """Zeros of a dtype and device."""
         return zeros_node(self.graph, val.fake_mode, list(shape), val.dtype, val.fake_device, val.layout)
+
+
+def _order(val: Any) -> list[int]:
+    strides: Any = expressions(val.stride()) if val.layout == torch.strided else ()
+    known = len(strides) == val.dim() and all(isinstance(stride, int) for stride in strides)
+    return sorted(range(val.dim()), key=(lambda d: -strides[d]) if known else None)

@@ -144,22 +144,13 @@ def _batch_norm_training(
     return out.to(x.dtype), mean.to(kept), rstd.to(kept)
 
 
-def _native_batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _native_batch_norm(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *parts, training, momentum, eps = args
     if training:
-        out, mean, rstd = _batch_norm_training(x, (weight, bias, running_mean, running_var), momentum, eps)
+        out, mean, rstd = _batch_norm_training(x, parts, momentum, eps)
     else:
-        assert running_mean is not None
-        assert running_var is not None
-        out = _batch_norm_inference(x, weight, bias, running_mean, running_var, eps)
+        weight, bias, mean, var = parts
+        out = _batch_norm_inference(x, weight, bias, mean, var, eps)
         mean = rstd = x.new_empty(0)
     like = torch.empty_like(x, memory_format=_layout_of(x, is_normalized_channels_last))
     return (_laid_out_as(out, like) if x.device.type == "cpu" else out), mean, rstd
@@ -233,12 +224,7 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
 
 def _rows_of(op: OpOverload) -> Callable[..., Tensor]:
     """PyTorch's own keep the layout of a tensor whose axes have changed places; eager's result is contiguous."""
-
-    def upsample(*args: Any) -> Tensor:
-        result: Tensor = decomposition_table[op](*args)
-        return result.contiguous()
-
-    return upsample
+    return lambda *args: decomposition_table[op](*args).contiguous()
 
 
 _LINEAR = (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
@@ -262,10 +248,14 @@ def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.cat(tensors, dim).view(shape)
 
 
-def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    """On a CPU eager's result is contiguous, whatever its argument is."""
-    result, buffer = decomposition_table[aten.log_sigmoid_forward.default](x)
-    return (result.contiguous() if x.device.type == "cpu" else result), buffer
+def _contiguous_of(op: OpOverload) -> tuple[OpOverload, Callable[..., tuple[Tensor, Tensor]]]:
+    """On a CPU eager's first result is contiguous, whatever its arguments are."""
+
+    def pair(*args: Any) -> tuple[Tensor, Tensor]:
+        result, buffer = decomposition_table[op](*args)
+        return (result.contiguous() if result.device.type == "cpu" else result), buffer
+
+    return op, pair
 
 
 def _like_input(op: OpOverload, place: int) -> tuple[OpOverload, Callable[..., Tensor]]:
@@ -317,22 +307,21 @@ def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
 
 
-def _nll_loss2d(*args: Any) -> tuple[Tensor, Tensor]:
-    loss, weight = decomposition_table[aten.nll_loss2d_forward.default](*args)
-    return (loss.contiguous() if loss.device.type == "cpu" else loss), weight
-
-
 def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
     shuffled: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
     return shuffled.contiguous(memory_format=_layout_of(x))
 
 
+def _soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """PyTorch's own takes 1 from a sigmoid, which leaves nothing of small gradients."""
+    result = -target * grad * torch.sigmoid(-target * x)
+    return result / x.numel() if reduction == 1 else result
+
+
 def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     """PyTorch's own lays the result out as its kernel for GPUs does."""
-    if grad.device.type == "cpu":
-        return grad * mask * scale
-    result: Tensor = decomposition_table[aten.native_dropout_backward.default](grad, mask, scale)
-    return result
+    on_gpu = decomposition_table[aten.native_dropout_backward.default]
+    return grad * mask * scale if grad.device.type == "cpu" else on_gpu(grad, mask, scale)
 
 
 def _max_unpool_of(op: OpOverload) -> Callable[..., Tensor]:
@@ -367,7 +356,7 @@ def _isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
-    aten.log_sigmoid_forward.default: _log_sigmoid,
+    **dict(map(_contiguous_of, (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default))),
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
     # PyTorch's own import sympy.
@@ -384,7 +373,6 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._batch_norm_with_update.default: _with_reserve(lambda *x: _native_batch_norm(*(*x[:5], True, *x[5:]))),
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.isin.Tensor_Tensor: _isin,
-    aten.nll_loss2d_forward.default: _nll_loss2d,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.index_fill.int_Tensor: _index_fill,
     aten.masked_scatter.default: _masked_scatter,
@@ -392,6 +380,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     **{op: _max_unpool_of(op) for op in (aten.max_unpool2d.default, aten.max_unpool3d.default)},
     aten.native_dropout_backward.default: _dropout_backward,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     **{op: _rows_of(op) for op in (aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default)},
     **{
