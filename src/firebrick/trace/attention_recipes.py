@@ -120,30 +120,11 @@ def multi_head_attention(
     return out, scores.mean(1) if average else scores
 
 
-def encoder_layer(
-    x: Tensor,
-    width: int,
-    heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    weight_1: Tensor,
-    bias_1: Tensor,
-    weight_2: Tensor,
-    bias_2: Tensor,
-    up: Tensor,
-    up_bias: Tensor,
-    down: Tensor,
-    down_bias: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
-) -> Tensor:
+def encoder_layer(x: Tensor, width: int, heads: int, *rest: Any) -> Tensor:
     """`aten._transformer_encoder_layer_fwd`, which `nn.TransformerEncoderLayer` calls in inference."""
-    weights, hidden = (qkv_weight, qkv_bias, proj_weight, proj_bias), _hidden(mask, mask_type)
+    *weights, use_gelu, norm_first, eps = rest[:7]
+    weight_1, bias_1, weight_2, bias_2, up, up_bias, down, down_bias, *masks = rest[7:]
+    hidden = _hidden(*(*masks, None, None)[:2])
 
     def attend(t: Tensor) -> Tensor:
         return _attend((t, t, t), heads, weights, hidden)[0]

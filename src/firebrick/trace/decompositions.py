@@ -354,7 +354,27 @@ def _isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool
     return (~held if invert else held).reshape(x.shape)
 
 
+_BY_SIXTH: dict[OpOverload, Callable[..., Tensor]] = {
+    aten.hardsigmoid.default: lambda x: (x + 3).clamp(0, 6),
+    aten.hardsigmoid_backward.default: lambda grad, x: torch.where((x > -3) & (x < 3), grad, 0.0),
+    aten.hardswish.default: lambda x: x * (x + 3).clamp(0, 6),
+}
+"""What a GPU's kernels multiply by a sixth."""
+
+
+def _by_sixth_of(op: OpOverload) -> Callable[..., Tensor]:
+    """Those kernels, and one of CPUs, have float32's sixth in float64 too."""
+
+    def hard(*args: Tensor) -> Tensor:
+        if args[0].dtype is torch.float64 and (args[0].device.type == "cuda" or "backward" in op.name()):
+            return _BY_SIXTH[op](*args) * 0.1666666716337204
+        return NotImplemented if op in _KEPT else decomposition_table[op](*args)
+
+    return hard
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    **{op: _by_sixth_of(op) for op in _BY_SIXTH},
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     **dict(map(_contiguous_of, (aten.log_sigmoid_forward.default, aten.nll_loss2d_forward.default))),
     aten._native_multi_head_attention.default: multi_head_attention,
