@@ -97,7 +97,7 @@ class Config:
     measure: bool | None = _setting(
         None, "choose among kernels for linear layers by timing them here; None: so except for files, by save"
     )
-    autotune: bool = _setting(False, "build every form of a matmul, with what follows, to find the fastest")
+    autotune: bool = _setting(False, "time every form of a matmul, with what follows; code of their own for hot sizes")
     graphs: bool | None = _setting(None, "True, False: record and replay CUDA graphs always, never; else if faster")
     disable_passes: frozenset[str] = _setting(frozenset(), "names of passes and rewrite rules that are switched off")
     verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import platform
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
@@ -70,14 +71,11 @@ if TYPE_CHECKING:
 
     Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
 
-_NOT_IN_KEY = frozenset(
-    {
-        *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit"),
-        *("dynamic", "fullgraph", "graphs", "background", "compiled_backward"),
-        *("cache", "cache_dir", "cache_size_mb", "remote_cache", "remote_cache_key"),
-        *("keep_memory", "build_workers", "build_timeout"),
-    }
-)
+_NOT_IN_KEY = {
+    *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
+    *("background", "compiled_backward", "cache", "cache_dir", "cache_size_mb", "remote_cache", "remote_cache_key"),
+    *("keep_memory", "build_workers", "build_timeout"),
+}
 """Settings that change nothing in what is generated."""
 
 _BEHIND_THE_CACHE = ("joint", "aten", "loops", "schedule", "code")
@@ -116,7 +114,10 @@ def compile_graph(
                 deferred = compiler(gm, example_inputs, config, user_passes).deferred()
                 if deferred is not None:
                     return deferred
+            start = time.perf_counter()
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
+            if config.autotune and compiler is _Inference and _device_types(gm, example_inputs) == {"cpu"}:
+                compiled = _with_hot_sizes(gm, compiled, time.perf_counter() - start, config, user_passes)
     except RefusedBackward as error:
         recorder.count("graphs run eagerly: backward raises")
         recorder.reason("fallback", str(error))
@@ -178,6 +179,21 @@ def _with_symbols(gm: fx.GraphModule, run: Callable[[], Any]) -> Any:
                     raise DataDecides(f"{type(error).__name__}: {error}") from error
                 raise SizesRefused(f"{type(error).__name__}: {error}") from error
     raise SizesDecided(str(why))
+
+
+def _with_hot_sizes(gm: fx.GraphModule, many: Any, seconds: float, config: Config, user_passes: Sequence[Any]) -> Any:
+    """What was compiled for many sizes in so many seconds, with versions for single ones, which may give other bits."""
+    state = TracingState()
+
+    def compile(inputs: Sequence[Any]) -> Callable[..., Any]:
+        with state.restored(), collector_paused(), unwatched():
+            alone = values_for(gm, inputs)
+            alone.meta.update(name=_name(gm), uncounted=gm.meta.get("uncounted", ()))
+            return _Inference(alone, inputs, config, user_passes).run()
+
+    same = config.deterministic or torch.are_deterministic_algorithms_enabled()
+    none = same or of_data(gm) or _sizes_of(gm) is None
+    return many if none else runtime.Hot(_name(gm), many, seconds, compile)
 
 
 def _sizes_of(gm: fx.GraphModule) -> Sizes | None:
@@ -256,13 +272,9 @@ def graphs_compiled() -> int:
 def _note_fallback(gm: fx.GraphModule, error: Exception) -> None:
     recorder.count("graphs run eagerly: failed")
     recorder.reason("fallback", f"{type(error).__name__}: {error}")
-    recorder.warn_once(f"fallback {error}", _fallback_text(gm, error))
-
-
-def _fallback_text(gm: fx.GraphModule, error: Exception) -> str:
-    kind = "" if isinstance(error, FirebrickError) and not isinstance(error, InternalError) else type(error).__name__
-    cause = f"{kind}: {error}" if kind else str(error)
-    return f"firebrick: {_name(gm)} runs on eager kernels, since it could not be compiled: {cause}"
+    own = isinstance(error, FirebrickError) and not isinstance(error, InternalError)
+    text = f"firebrick: {_name(gm)} runs on eager kernels, since it could not be compiled: "
+    recorder.warn_once(f"fallback {error}", text + ("" if own else f"{type(error).__name__}: ") + str(error))
 
 
 def _name(gm: fx.GraphModule) -> str:
@@ -395,10 +407,9 @@ class _Compile:
         uncounted = self.gm.meta.get("uncounted", ())
         inputs = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"] if uncounted else []
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
-        constants, keep_memory = {**self.captured, **consts}, self.config.keep_memory
-        return runtime.load(
-            artifact, constants, labels, places, self.groups, keep_memory, self.driven, self.config.graphs
-        )
+        tensors, config = {**self.captured, **consts}, self.config
+        memory, graphs = config.keep_memory, config.graphs
+        return runtime.load(artifact, tensors, labels, places, self.groups, memory, self.driven, graphs)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -495,7 +506,7 @@ class _Compile:
         artifact = artifact.with_extra(
             origins=[[[max(n, ~n) for n in step.parts], library_of(step)] for step in schedule.steps], **bits
         )
-        self.show("code", lambda: _show_code(artifact))
+        self.show("code", lambda: "\n".join([host.show_table({**artifact.table}), *(u.text for u in artifact.units)]))
         artifact = runtime.build(artifact, self.config)
         return artifact, {n: t for n, t in aten.constants.items() if n not in self.captured}
 
@@ -533,8 +544,9 @@ class _Compile:
 
     def measures(self) -> bool:
         """Whether kernels are chosen by their times here, which may be other kernels in another process."""
-        config, same = self.config, self.config.deterministic or torch.are_deterministic_algorithms_enabled()
-        return not same and (config.autotune or (config.measure is not False and config.numerics != "eager"))
+        config = self.config
+        chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
+        return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())
 
     def tuner(self) -> tuning.Tuner:
         """What chooses among forms of a part of this graph by measurement."""
@@ -758,7 +770,3 @@ class _Training(_Compile):
         division = trace.backward_given(self.divided(), present)
         order = trace.layer_order(division, self.repeat, self.plan)
         return division.backward, trace.backward_layers(division, self.repeat), order
-
-
-def _show_code(artifact: Artifact) -> str:
-    return "\n".join([host.show_table(dict(artifact.table)), *(unit.text for unit in artifact.units)])

@@ -49,7 +49,8 @@ class CompiledGroup(torch.nn.Module):
         self._compiled: dict[_Key, Callable[..., Any]] = {}
         self._strides: dict[_Key, list[tuple[int, ...]]] = {}
         self._lock = threading.Lock()
-        self._constants = [*graph.parameters(), *graph.buffers(), *_plain_tensors(graph)]
+        plain = [t for t in vars(graph).values() if isinstance(t, torch.Tensor)]
+        self._constants = [*graph.parameters(), *graph.buffers(), *plain]
         self._seen = _versions(self._constants)
 
     def forward(self, *inputs: Any) -> list[torch.Tensor]:
@@ -266,10 +267,6 @@ def _write(file: Path, data: bytes) -> None:
 def _versions(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Something that changes when a tensor is written in place or its data is exchanged."""
     return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
-
-
-def _plain_tensors(gm: fx.GraphModule) -> list[torch.Tensor]:
-    return [t for t in vars(gm).values() if isinstance(t, torch.Tensor)]
 
 
 def _requires_grad(value: Any) -> bool:

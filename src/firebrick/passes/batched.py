@@ -46,7 +46,7 @@ def batch_products(
         forms = [c.name for c in _choices(node, targets)]
         if choose is None or len(forms) < 2:
             return forms[0]
-        rewrites = {form: partial(_rewrite, form_of=partial(_form_of, form)) for form in forms}
+        rewrites = {f: partial(_rewrite, form_of=lambda _, f=f: f) for f in forms}  # type: ignore[misc]
         return choose(alone([node], lambda _: False), rewrites)
 
     return _rewrite(graph, form_of)
@@ -111,10 +111,6 @@ def _replace(node: fx.Node, form: str) -> None:
     product.meta = dict(node.meta)
     node.replace_all_uses_with(product)
     node.graph.erase_node(node)
-
-
-def _form_of(form: str, _node: fx.Node) -> str:
-    return form
 
 
 def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,23 +88,20 @@ def find_compiler(config: Config) -> Compiler:
 
 @lru_cache(maxsize=8)
 def _find(asked: str, path: str) -> Compiler:
-    if asked:
-        compiler = _probe(tuple(asked.split()))
-        if compiler is None:
-            raise CompileError(
-                f"the C++ compiler {asked!r} does not run", fix="set FIREBRICK_COMPILER or CXX to one that does"
-            )
-        return compiler
-    commands = [(place,) for name in ("g++", "clang++", "c++") if (place := shutil.which(name, path=path))]
+    commands = [[place] for name in ("g++", "clang++", "c++") if (place := shutil.which(name, path=path))]
     if importlib.util.find_spec("ziglang") is not None:  # the extra `cc`
-        commands.append((sys.executable, "-m", "ziglang", "c++"))  # type: ignore[arg-type]
-    for compiler in filter(None, map(_probe, commands)):
+        commands.append([sys.executable, "-m", "ziglang", "c++"])
+    for compiler in filter(None, map(_probe, [asked.split()] if asked else commands)):
         return compiler
+    if asked:
+        fix = "set FIREBRICK_COMPILER or CXX to one that does"
+        raise CompileError(f"the C++ compiler {asked!r} does not run", fix=fix)
     raise CompileError("no C++ compiler was found", fix='install g++ or clang++, or run: pip install "firebrick[cc]"')
 
 
-def _probe(command: tuple[str, ...]) -> Compiler | None:
+def _probe(words: Sequence[str]) -> Compiler | None:
     """Ask a compiler for its version; None when it does not run."""
+    command = tuple(words)
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -133,7 +129,7 @@ def build(artifact: Artifact, config: Config) -> Artifact:
         try:
             with tempfile.TemporaryDirectory(prefix="firebrick-build-") as folder:
                 if units:
-                    code.update(_Build(units, find_compiler(config), config, Path(folder)).run())
+                    code.update(_Build(find_compiler(config), config, Path(folder)).run(units))
                 if cubins:
                     code.update(build_cubins(cubins, Path(folder), workers(config), config.build_timeout))
         except OSError as error:
@@ -151,87 +147,44 @@ def workers(config: Config) -> int:
 class _Build:
     """One parallel build."""
 
-    def __init__(self, units: Sequence[Unit], compiler: Compiler, config: Config, folder: Path) -> None:
-        self.compiler, self.folder, self.waiting = compiler, folder, list(reversed(units))
-        self.workers, self.timeout = workers(config), config.build_timeout
-        self.running: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+    def __init__(self, compiler: Compiler, config: Config, folder: Path) -> None:
+        self.compiler, self.folder, self.timeout, self.workers = compiler, folder, config.build_timeout, workers(config)
+        self.running: set[subprocess.Popen[bytes]] = set()
 
-    def run(self) -> dict[str, bytes]:
+    def run(self, units: Sequence[Unit]) -> dict[str, bytes]:
         """Build all units, `workers` at once."""
-        code: dict[str, bytes] = {}
-        try:
-            while self.waiting or self.running:
-                while self.waiting and len(self.running) < self.workers:
-                    self._start(self.waiting.pop())
-                name = self._wait()
-                code[name] = (self.folder / f"{name}.so").read_bytes()
-        finally:
-            for process, _ in self.running.values():
-                _kill(process)
-        return code
+        with ThreadPoolExecutor(self.workers) as pool:
+            try:
+                return dict(job.result() for job in as_completed([pool.submit(self._built, unit) for unit in units]))
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in [*self.running]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)  # and the processes that it started
+                    process.wait()
 
-    def _start(self, unit: Unit) -> None:
-        source = self.folder / f"{unit.name}.cpp"
+    def _built(self, unit: Unit) -> tuple[str, bytes]:
+        source, output = self.folder / f"{unit.name}.cpp", self.folder / f"{unit.name}.so"
         source.write_text(unit.text)
-        command = self.compiler.line(str(source), unit.flags, str(self.folder / f"{unit.name}.so"))
-        with (self.folder / f"{unit.name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(self.folder), "ZIG_LOCAL_CACHE_DIR": str(self.folder)},
-                start_new_session=True,
-            )
-        self.running[unit.name] = (process, time.monotonic() + self.timeout)
-
-    def _wait(self) -> str:
-        """Return the name of the next unit that is done."""
-        pause = 0.0005
-        while True:
-            for name, (process, deadline) in self.running.items():
-                status = process.poll()
-                if status is None and time.monotonic() > deadline:
-                    raise CompileError(
-                        f"the C++ compiler took more than {self.timeout} s", fix="raise FIREBRICK_BUILD_TIMEOUT"
-                    )
-                if status is not None:
-                    del self.running[name]
-                    if status != 0:
-                        raise self._failure(name, status)
-                    return name
-            if not _until_one_ends([process for process, _ in self.running.values()]):
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.01)
-
-    def _failure(self, name: str, status: int) -> CompileError:
-        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        shown = [line.replace(f"{self.folder}/", "") for line in lines[:12]]
-        how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
-        return CompileError("\n  ".join((f"{self.compiler.path} {how} on unit {name}", *shown)))
-
-
-def _until_one_ends(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Wait for a process to end, a tenth of a second at most; False where the system can't say when one does."""
-    opened = list[int]()
-    try:
-        for process in processes:
-            opened.append(os.pidfd_open(process.pid))
-        ends = select.poll()
-        for handle in opened:
-            ends.register(handle, select.POLLIN)
-        ends.poll(100)
-    except (AttributeError, OSError):
-        return False
-    finally:
-        for handle in opened:
-            os.close(handle)
-    return True
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a compiler and the processes that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        places = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), str(self.folder))
+        process = subprocess.Popen(
+            self.compiler.line(str(source), unit.flags, str(output)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder,
+            env={**os.environ, **places},
+            start_new_session=True,
+        )
+        self.running.add(process)
+        try:
+            text = process.communicate(timeout=self.timeout)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            text = f"the C++ compiler took more than {self.timeout} s"
+            raise CompileError(text, fix="raise FIREBRICK_BUILD_TIMEOUT") from None
+        self.running.remove(process)
+        if (status := process.returncode) != 0:
+            shown = [line.replace(f"{self.folder}/", "") for line in text.strip().splitlines()[:12]]
+            how = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+            raise CompileError("\n  ".join((f"{self.compiler.path} {how} on unit {unit.name}", *shown)))
+        return unit.name, output.read_bytes()

@@ -176,21 +176,16 @@ class DiskCache:
     @contextlib.contextmanager
     def lock(self, key: Key) -> Iterator[None]:
         """Hold the lock of a key while it is compiled; without a usable disk, nothing is locked."""
-        lock = None
-        if self.enabled:
+        with contextlib.ExitStack() as held:
             try:
-                self._make_folders(self.root / "locks")
-                lock = FileLock(str(self.root / "locks" / f"{key.digest[:24]}.lock"))
-                lock.acquire(timeout=_LOCK_SECONDS)
-            except (OSError, Timeout, NotImplementedError) as error:
-                lock = None
+                if self.enabled:
+                    self._make_folders(self.root / "locks")
+                    path = self.root / "locks" / f"{key.digest[:24]}.lock"
+                    held.enter_context(FileLock(str(path), timeout=_LOCK_SECONDS))
+            except (OSError, NotImplementedError) as error:
                 if not isinstance(error, Timeout):
                     self._warn(error)
-        try:
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def _make_folders(self, folder: Path) -> None:
         for place in (self.root, self.root / "tmp", folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,16 +44,12 @@ def nearest(
     for name, theirs in others:
         unlike = {part for part in {*mine, *theirs} if mine.get(part) != theirs.get(part)}
         if unlike:
-            lines = sum(_unlike_lines(mine.get(part, ""), theirs.get(part, "")) for part in unlike)
+            pairs = (zip_longest(*(key.get(part, "").splitlines() for key in (mine, theirs))) for part in unlike)
+            lines = sum(a != b for rows in pairs for a, b in rows)
             rank = ("graph" in unlike, len(unlike), lines)
             if best is None or rank < best[0]:
                 best = (rank, (name, theirs))
     return None if best is None else best[1]
-
-
-def _unlike_lines(now: str, then: str) -> int:
-    mine, theirs = now.splitlines(), then.splitlines()
-    return abs(len(mine) - len(theirs)) + sum(a != b for a, b in zip(mine, theirs, strict=False))
 
 
 def _lines(label: str, now: list[str], then: list[str]) -> list[str]:

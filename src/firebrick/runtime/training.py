@@ -265,7 +265,8 @@ class Training:
             for i in self.apart:
                 tensors[i] = None
             written = [tensors[self.position(place)] for place in self.plan.dirty]
-            if self.plan.results + len(written) > 1 and any(t is not None and _is_open_view(t) for t in written):
+            views = [t for t in written if t is not None and t._is_view() and t.requires_grad]
+            if self.plan.results + len(written) > 1 and views and torch.is_grad_enabled():
                 raise RuntimeError("the engine takes no node that writes to a view and returns more")  # Python goes on
             results = _Node.apply(self, self.whole, (before, None, None), *tensors)
         sizes = self.sizes(inputs)
@@ -278,7 +279,9 @@ class Training:
     def _output(self, place: Place, grad: bool | None, inputs: Tensors, results: Any, sizes: Mapping[str, int]) -> Any:
         value = self.fetch(place, inputs, results)
         if grad is None:
-            return _severed(seen(value, place.layout, sizes), value)
+            view, base = seen(value, place.layout, sizes), value if value.requires_grad else value.detach()
+            with torch.no_grad():  # a leaf: a view of what requires gradients, or of what did not
+                return base.requires_grad_().as_strided(view.shape, view.stride(), view.storage_offset())
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not grad:
                 value = value.detach()
@@ -365,21 +368,10 @@ def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping
     return base.as_strided(shape, strides, base.storage_offset() + offset)
 
 
-def _severed(view: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """Return a leaf that requires gradients: a view of what requires them, or of what does not."""
-    base = base if base.requires_grad else base.detach().requires_grad_()
-    with torch.no_grad():
-        return base.as_strided(view.shape, view.stride(), view.storage_offset())
-
-
 with torch.inference_mode(False):
     _ANY = torch.zeros((), device="cpu", requires_grad=True)
     """A leaf of each link: `backward()` runs what accumulates its gradient, and `torch.autograd.grad` does not."""
     _ACCUMULATION = torch.autograd.graph.get_gradient_edge(_ANY).node
-
-
-def _is_open_view(tensor: torch.Tensor) -> bool:
-    return tensor._is_view() and tensor.requires_grad and torch.is_grad_enabled()
 
 
 class _Node(torch.autograd.Function):
@@ -541,5 +533,4 @@ def _conform(gradient: torch.Tensor, tangent: Tangent, sizes: Mapping[str, int])
     shape, strides = _number(layout, sizes) if sizes else layout
     if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) in (torch.Tensor, FakeTensor):
         return gradient
-    laid_out = torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device)
-    return laid_out.copy_(gradient)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device).copy_(gradient)

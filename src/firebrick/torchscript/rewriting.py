@@ -259,7 +259,7 @@ def frozen_graph(module: Any) -> tuple[Any, list[str]]:
     names = [a.name for a in module._c._get_method("forward").schema.arguments[1:]]
     if module.training:
         raise PassError("the module is in training mode", fix="call eval() first: passes run at inference")
-    if _is_frozen(module):
+    if not list(module.parameters()) and not module._c._has_method("training") and not hasattr(module, "training"):
         graph = module.graph.copy()
     else:
         frozen = torch.jit.freeze(module, optimize_numerics=False)
@@ -280,7 +280,3 @@ def _forget_weights(graph: Any) -> None:
     for node in nodes_of(graph, "prim::Constant"):
         if node.hasAttribute("value") and node.kindOf("value") == "t":
             node.t_("value", torch.empty(0, device="cpu"))
-
-
-def _is_frozen(module: Any) -> bool:
-    return not list(module.parameters()) and not module._c._has_method("training") and not hasattr(module, "training")

@@ -162,10 +162,6 @@ class Unit:
         parts += list(self.helpers.values())
         return "".join(parts)
 
-    def bindings(self) -> list[str]:
-        """Names of the library functions."""
-        return list(self.functions)
-
 
 class Writer:
     """Lines of C++, names and types, for one iteration or for the lanes of one or more vectors."""

@@ -148,7 +148,7 @@ class _Part:
 
 def unit_text(unit: Unit, texts: Sequence[str]) -> str:
     """The translation unit of functions, with what `unit` says that they need."""
-    binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.bindings())
+    binds = "".join(f'  *(void**)&{name} = dlsym(torch, "{name}");\n' for name in unit.functions)
     return _HEAD + _THREADS + unit.prelude() + _BIND.format(binds) + "\n" + "\n".join(texts)
 
 
