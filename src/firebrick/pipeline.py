@@ -105,8 +105,7 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
-        if not starts and not is_cut(gm) and config.graphs is not False and _sizes_of(gm) is None:
-            starts = cuda_apart.part_on_cpu(gm.graph)
+        starts = starts or (frozenset() if config.graphs is False else cuda_apart.part_on_cpu(gm))
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), unwatched():

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from firebrick.fakes.node_values import tensors_in
+from firebrick.fakes.segments import is_cut
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
@@ -14,14 +15,17 @@ if TYPE_CHECKING:
 _DRAWS = re.compile("rand|normal|bernoulli|dropout|multinomial|uniform|exponential|poisson")
 
 
-def part_on_cpu(graph: fx.Graph) -> frozenset[fx.Node]:
+def part_on_cpu(gm: fx.GraphModule) -> frozenset[fx.Node]:
     """Where the GPU's part begins, behind the CPU's, which is moved to the front; nothing where that would not do.
 
         a = x * 2; b = lengths + 1; c = a + b.to("cuda")   ->   b = lengths + 1; d = b.to("cuda") | a = x * 2; c = a + d
 
     Neither part has memory of the other but what is copied to the GPU. What is made of nothing is folded instead.
     """
-    own = {n: {t.device.type for t in tensors_in(n.meta.get("val"))} for n in graph.nodes if n.op != "output"}
+    sizes = getattr(gm.meta.get("fake_mode"), "sizes", None)
+    if is_cut(gm) or (sizes is not None and sizes.symbols):
+        return frozenset()
+    own = {n: {t.device.type for t in tensors_in(n.meta.get("val"))} for n in gm.graph.nodes if n.op != "output"}
     calls = [n for n in own if n.op not in ("placeholder", "get_attr")]
     cpus = [n for n in calls if any("cpu" in own[m] for m in (n, *n.all_input_nodes))]
     rest = [n for n in calls if n not in {*cpus}]
