@@ -105,14 +105,12 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
-        starts = starts or (frozenset() if config.graphs is False else cuda_apart.part_on_cpu(gm))
+        starts |= cuda_apart.part_on_cpu(gm, config)
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), unwatched():
-            if config.background:
-                deferred = compiler(gm, example_inputs, config, user_passes).deferred()
-                if deferred is not None:
-                    return deferred
+            if config.background and (deferred := compiler(gm, example_inputs, config, user_passes).deferred()):
+                return deferred
             start = time.perf_counter()
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
             if config.autotune and compiler is _Inference and _device_types(gm, example_inputs) == {"cpu"}:

@@ -12,10 +12,12 @@ from firebrick.ir.graph.nested import Nested
 if TYPE_CHECKING:
     from torch import fx
 
+    from firebrick.config import Config
+
 _DRAWS = re.compile("rand|normal|bernoulli|dropout|multinomial|uniform|exponential|poisson")
 
 
-def part_on_cpu(gm: fx.GraphModule) -> frozenset[fx.Node]:
+def part_on_cpu(gm: fx.GraphModule, config: Config) -> frozenset[fx.Node]:
     """Where the GPU's part begins, behind the CPU's, which is moved to the front; nothing where that would not do.
 
         a = x * 2; b = lengths + 1; c = a + b.to("cuda")   ->   b = lengths + 1; d = b.to("cuda") | a = x * 2; c = a + d
@@ -23,7 +25,7 @@ def part_on_cpu(gm: fx.GraphModule) -> frozenset[fx.Node]:
     Neither part has memory of the other but what is copied to the GPU. What is made of nothing is folded instead.
     """
     sizes = getattr(gm.meta.get("fake_mode"), "sizes", None)
-    if is_cut(gm) or (sizes is not None and sizes.symbols):
+    if config.graphs is False or is_cut(gm) or (sizes is not None and sizes.symbols):
         return frozenset()
     own = {n: {t.device.type for t in tensors_in(n.meta.get("val"))} for n in gm.graph.nodes if n.op != "output"}
     calls = [n for n in own if n.op not in ("placeholder", "get_attr")]
