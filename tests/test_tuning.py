@@ -6,8 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import firebrick
+from firebrick.config import Config
 from firebrick.passes import tuning
 from firebrick.report import recorder
+from firebrick.tools.report_page import make_report
+from firebrick.tools.subject import Target
 
 pytestmark = pytest.mark.compiler
 
@@ -157,3 +160,17 @@ def test_a_form_that_cannot_be_built_is_left_out(preferred, monkeypatch, tmp_pat
     tuned(Layer(), torch.randn(40, 48), tmp_path, simd="avx2")
     assert all("packed" not in forms and "call" in forms for forms in measured)
     assert any("packed" in text and "no such kernel" in text for text in firebrick.stats()["reasons"]["not tuned"])
+
+
+def test_explain_and_the_report_tell_what_was_measured(preferred, tmp_path, monkeypatch):
+    preferred("library")
+    tuned(Layer(), torch.randn(4, 48), tmp_path)
+    seen = firebrick.explain(Layer())(torch.randn(4, 48))
+    assert seen.choices == list(recorder.stats()["reasons"]["tuned"])
+    assert any(line.startswith("measured ") and " ms" in line for line in str(seen).splitlines())
+    assert seen.to_dict()["choices"] == seen.choices
+    monkeypatch.setenv("FIREBRICK_AUTOTUNE", "1")
+    tuning.chosen.clear()
+    page = make_report(Target("layer", Layer().eval(), (torch.randn(4, 48),)), Config.from_env())
+    (section,) = [s for s in page.sections if s.title == "Measured"]
+    assert section.head == ("part", "choice and times") and all(" ms" in row[1] for row in section.rows)

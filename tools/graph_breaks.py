@@ -193,7 +193,8 @@ RUN = "Python runs it: it reads or changes what is no tensor"
 # ruff: noqa: E501
 KINDS: list[tuple[str, str, str, str]] = [
     ("`if` on a tensor, or on a number of one", "data-dependent-branch", "which way is taken depends on data", "y = x + 1 if x.sum() > 0 else x"),
-    ("`min`, `max` of a tensor and a number, of tensors that want gradients, or with a `key`", "data-dependent-branch", HELD, "y = max(x[0], 0.5)"),
+    ("`min`, `max` of tensors that want gradients, or with a `key`", "data-dependent-branch", HELD, "y = max(x[0], x[1], key=abs)"),
+    ("what `min` or `max` of a tensor and a number gave, but in arithmetic and where it leaves", "data-dependent-branch", HELD, "y = torch.sin(max(x[0], 0.5))"),
     ("`is` on the tensor that `min` or `max` gave", "data-dependent-branch", HELD, "a, b = x[0], x[1]\ny = max(a, b) is a"),
     ("`n in tensor`", "data-dependent-branch", "the answer is a truth that Python asks at once", "y = 1.0 in x"),
     ("a tensor that activations decide as index of a list or of modules", "data-dependent-value", HELD, "y = [x, x + 1][x.argmax()]"),
@@ -216,7 +217,8 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`except*` that lets a part of a group pass", "unsupported-instruction", "what is left of the group is raised by the statement itself", "try:\n    raise ExceptionGroup('two', [ValueError(), TypeError()])\nexcept* ValueError:\n    y = x"),
     ("`set_stance`", "unsupported-call", "it says how functions are compiled", "torch.compiler.set_stance('default')\ny = x"),
     ("`exec`, `globals()`", "unsupported-call", RUN, "y = globals()"),
-    ("`sys._getframe`, `inspect.stack`", "unsupported-call", "the compiled code has other frames", "import sys\ny = sys._getframe().f_lineno"),
+    ("`sys._getframe`, `inspect.stack` of what calls the compiled function, or calls through C code", "unsupported-call", "the compiled code has other frames", "import sys\ny = sys._getframe(1).f_code.co_name"),
+    ("locals and globals of a frame", "unsupported-attribute", "the compiled code has other frames", "import sys\ny = sys._getframe().f_locals"),
     ("locks", "unsupported-call", RUN, "import threading\nlock = threading.Lock()\ny = lock.acquire()"),
     ("clocks", "unsupported-call", RUN, "import time\ny = time.time()"),
     ("files, `json`, `uuid`", "unsupported-call", RUN, "import json\ny = json.dumps(1)"),

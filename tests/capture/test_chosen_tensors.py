@@ -86,6 +86,64 @@ def test_like_plain(function, backend):
         assert results[1] == results[0]
 
 
+def the_larger(a, b):
+    return max(a, 0), [min(0.5, a)], max(a, 2) + b
+
+
+def in_arithmetic(a, b):
+    ones = torch.ones(3)
+    return ones / max(a, 1), max(0.1, a) * ones, (1 - max(a, 0.5) * 2) / ones, ones - min(a, 3.0)
+
+
+def in_comparisons(a, b):
+    ones = torch.ones(3)
+    return max(a, 1) < ones, ones >= max(a, 1), max(a, 1) == 1
+
+
+def into_another(a, b):
+    b = b * torch.ones(3)
+    b /= max(a, 2)
+    return b, b.double() * max(a, 0.1), b.double() * max(a, 2)
+
+
+def then_written_to(a, b):
+    best = max(a, 2)
+    a.add_(5)
+    return best, best * b
+
+
+def counted(a, b):
+    return (a * b).sum() / max((a > b).sum(), 1), max((a < b).sum(), 1) * torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "function", [the_larger, in_arithmetic, in_comparisons, into_another, then_written_to, counted]
+)
+@pytest.mark.parametrize("backend", ["eager", "firebrick"])
+def test_a_tensor_or_a_number(function, backend):
+    compiled = firebrick.compile(function, fullgraph=True, backend=backend)
+    for values in PAIRS:
+        results = []
+        for run in (function, compiled):
+            args = [torch.tensor(value) for value in values]
+            results.append((str(outcome(run, args)), str(args)))
+        assert results[1] == results[0]
+
+
+def test_gradients_beside_a_count():
+    def f(x, mask):
+        return (x.sin() * mask).sum() / max(mask.sum(), 1)
+
+    compiled = firebrick.compile(f, fullgraph=True)
+    for mask in (torch.tensor([1, 0, 1]), torch.zeros(3, dtype=torch.int64)):
+        grads = []
+        for run in (f, compiled):
+            x = torch.ones(3, requires_grad=True)
+            run(x, mask).backward()
+            grads.append(x.grad)
+        assert_same(grads[1], grads[0])
+
+
 def test_the_object_that_it_is():
     def f(a, b):
         best = max(a, b)
@@ -109,20 +167,44 @@ def with_key(a, b):
     return min(a, b, key=lambda t: -t)
 
 
-def of_a_number(a, b):
-    return max(a, 0.5) * 2
+def in_place_of_either(a, b):
+    best = max(a, 0.5)
+    best += b
+    return best
+
+
+def text_of_either(a, b):
+    return f"{max(a, 0.5)}"
+
+
+def called_with_either(a, b):
+    return torch.mul(b, max(a, 0.5))
+
+
+def beside_a_tensor_of_another_dtype(a, b):
+    return max(a, 0.1) * b.half()
+
+
+def either_is_asked(a, b):
+    return a * 2 if max(a, 0.5) is a else b * 3
 
 
 def unlike(a, b):
     return max(a, b.double()) * 2
 
 
-@pytest.mark.parametrize("function", [is_asked, with_key, of_a_number, unlike])
+_BREAKING = [
+    *(is_asked, with_key, unlike, in_place_of_either, text_of_either, called_with_either),
+    *(beside_a_tensor_of_another_dtype, either_is_asked),
+]
+
+
+@pytest.mark.parametrize("function", _BREAKING)
 def test_breaks(function):
     compiled = Compiled(function)
     for values in PAIRS:
-        args = [torch.tensor(value) for value in values]
-        assert str(outcome(compiled, args)) == str(outcome(function, args))
+        results = [str(outcome(run, [torch.tensor(value) for value in values])) for run in (compiled, function)]
+        assert results[0] == results[1]
     assert "data-dependent-branch" in compiled.breaks
 
 

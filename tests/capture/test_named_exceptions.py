@@ -311,6 +311,65 @@ def with_contextmanager(x, log):
     return x
 
 
+# -- what torch refuses ----------------------------------------------------------------
+
+
+@row()
+def shapes_that_do_not_fit(x):
+    shown = []
+    for other in (torch.ones(2, 2), torch.ones(4), torch.ones(5, 3, 1, 2)):
+        for operation in (torch.matmul, torch.add, lambda a, b: torch.cat([a, b])):
+            try:
+                shown.append(operation(x, other))
+            except RuntimeError as error:
+                shown.append(str(error))
+    return x + 1, shown
+
+
+@row(X, [])
+def a_shape_is_tried(x, log):
+    for shape in ((2, 5), (7, -1), (x.numel(), 1)):
+        try:
+            log.append(shape)
+            return x.view(shape)
+        except RuntimeError:
+            log.append("no")
+        finally:
+            log.append("tried")
+
+
+def viewed(x):
+    with torch.no_grad():
+        return x.view(7, 7)
+
+
+@row()
+def refused_in_a_function(x):
+    with contextlib.suppress(IndexError):
+        x.sum(dim=9)
+    try:
+        return viewed(x)
+    except RuntimeError as error:
+        shown = type(error).__name__
+    try:
+        x += torch.ones(2, 99)
+    except RuntimeError:
+        x = x * 2
+    try:
+        torch.add(x, "text")
+    except TypeError:
+        x = x + 1
+    return x, shown, torch.is_grad_enabled()
+
+
+@row(graphs=None, breaks=1)
+def a_module_of_another_width(x):
+    try:
+        return torch.nn.functional.linear(x, torch.ones(99, 98))
+    except RuntimeError as error:
+        raise ValueError("the width") from error
+
+
 @row(X, [])
 def contextmanager_as_decorator(x, log):
     @scaled(log, 2)

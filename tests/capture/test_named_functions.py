@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
+import sys
 
 import pytest
 import torch
@@ -85,6 +87,54 @@ def code_that_is_set(x):
 
     f.__code__ = g.__code__
     return y, f(2)
+
+
+# -- frames that are asked for a name ----------------------------------------------------------------
+
+
+def caller():
+    return sys._getframe(1).f_code.co_name, inspect.currentframe().f_back.f_code.co_name, inspect.stack()[1].function
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def around(*args):
+        return function(*args)
+
+    return around
+
+
+@decorated
+def above(depth):
+    return [inspect.stack()[n][3] for n in range(depth)]
+
+
+class Named:
+    def name(self):
+        return f"{type(self).__name__}.{sys._getframe().f_code.co_name}"
+
+
+@row()
+def names_of_frames(x):
+    frame = sys._getframe()
+    names = frame.f_code.co_name, inspect.currentframe().f_code.co_qualname, inspect.stack()[0].function
+    return x + 1, names, caller(), above(3), Named().name(), [sys._getframe().f_code.co_name for _ in range(2)]
+
+
+@row()
+def places_of_frames(x):
+    frame, record = sys._getframe(), inspect.stack()[0]
+    return x + frame.f_lineno, record.filename, frame.f_code.co_firstlineno, record.function
+
+
+def last(function, *args):
+    return function(*args)
+
+
+@row(graphs=None, breaks=None)
+def frames_that_captured_code_has_not(x):
+    found = [last(caller), *map(lambda n: sys._getframe().f_back.f_code.co_name, [1])]
+    return x + 1, found, inspect.stack()[0].lineno, len(inspect.stack()) > 1, sorted(sys._getframe().f_locals)
 
 
 @pytest.mark.parametrize("program", TABLE.rows, ids=lambda program: program.name)

@@ -303,7 +303,7 @@ _ROWS: list[tuple[Any, list[Any], int]] = [
     (metadata_of_a_generator, [generator], 0),
     (own_and_default_in_turn, [generator], 0),
     (generator_as_attribute, [generator], 0),
-    (exception_after_a_draw, [generator], 1),
+    (exception_after_a_draw, [generator], 0),
     (python, [], 1),
     (python_object, [lambda: random.Random(3)], 0),
     (python_seeded, [], 0),

@@ -142,19 +142,106 @@ def test_a_replaced_inner_tensor_of_a_parameter_is_seen():
     assert_same(compiled(x), layer(x))
 
 
-def test_writes_to_what_is_in_it_are_seen_and_writes_to_it_run_as_plain_python():
-    def inner(x: Any) -> Any:
-        x.a.mul_(2)
-        return x + 1
+class Replacing(Pair):
+    """A pair that holds other tensors after a write."""
 
-    def outer(x: Any) -> Any:
-        return x.mul_(2) + 1
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Replacing(inner["a"], inner["b"], *context)
 
-    for fn in (inner, outer):
-        x = pair(3)
-        y = Pair(x.a.clone(), x.b.clone(), x.scale)
-        assert_same(firebrick.compile(fn)(x), fn(y))
-        assert_same(x, y)
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        firsts, seconds = (
+            tree_map(lambda t, name=name: getattr(t, name) if isinstance(t, Pair) else t, args) for name in "ab"
+        )
+        if func is torch.ops.aten.add_.Tensor:
+            args[0].a, args[0].b = torch.add(*firsts), torch.add(*seconds)
+            return args[0]
+        return Replacing(func(*firsts, **(kwargs or {})), func(*seconds, **(kwargs or {})), args[0].scale)
+
+
+def _under_no_grad(x: Any) -> Any:
+    y = x * x.scale
+    with torch.no_grad():
+        x.add_(1)
+    return y, x.sin()
+
+
+def _by_views(x: Any) -> Any:
+    x.detach()[0] = 5.0
+    rows = x.view(-1, 1)
+    rows.mul_(2)
+    return x + 1, rows
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "by a method": lambda x: x.mul_(2) + 1,
+    "by name": lambda x: torch.mul(x, 2, out=x),
+    "to what is in it": lambda x: (x.a.mul_(2), x + 1),
+    "by views": _by_views,
+    "alone": lambda x: x.zero_(),
+    "copied": lambda x: x.copy_(x * 3).sum(),
+}
+
+
+def _copied(x: Any) -> Any:
+    inner = [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in (x.a, x.b)]
+    return type(x)(*inner, x.scale).requires_grad_(x.requires_grad)
+
+
+def assert_written(fn: Callable[[Any], Any], x: Any, run: Callable[..., Any] = whole) -> None:
+    """Whether results, what is written and the counted versions are those of eager mode."""
+    y, z = _copied(x), _copied(x)
+    want = fn(y)
+    firebrick.reset()
+    got = firebrick.compile(fn, fullgraph=run is whole)(z)
+    assert_same(got, want)
+    assert_same(z, y)
+    assert z._version >= y._version, "autograd would not notice the write"
+    assert (z.requires_grad, z.is_leaf) == (y.requires_grad, y.is_leaf)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_one_that_was_given_is_written_to(name):
+    assert_written(WRITES[name], pair(3))
+
+
+def test_a_leaf_is_written_to_without_gradients():
+    x = leaf(pair(3))
+    assert_written(_under_no_grad, x)
+    weights = firebrick.compile(torch.no_grad()(lambda x: x.add_(1) * 2), fullgraph=True)(x)
+    assert not weights.requires_grad
+
+
+def test_a_write_is_noticed_by_what_was_saved_before():
+    x, w = pair(3), leaf(pair(3))
+    y = x * w
+    firebrick.compile(lambda x: x.add_(1), fullgraph=True)(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_writes_that_change_more_run_as_plain_python():
+    assert_written(lambda x: x.add_(1) * 2, Replacing(torch.randn(3), torch.randn(3)), run=firebrick.compile)
+    w = leaf(pair(3))
+    assert_written(lambda x: x.add_(w) * 2, pair(3), run=firebrick.compile)
+
+
+def test_buffers_are_written_to():
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", Pair(torch.zeros(3), torch.ones(3)))
+
+        def forward(self, x: Any) -> Any:
+            self.seen.add_(x)
+            return self.seen * 2
+
+    x, one, other = torch.randn(3), Counting(), Counting()
+    compiled = firebrick.compile(other, fullgraph=True)
+    for _ in range(3):
+        assert_same(compiled(x), one(x))
+    assert_same(other.seen, one.seen)
 
 
 def leaf(tensor: Any) -> Any:
@@ -236,6 +323,42 @@ NESTED: dict[str, Callable[[Any], Any]] = {
 def test_jagged_tensors(name):
     x = jagged()
     assert_same(whole(NESTED[name], x), NESTED[name](x))
+
+
+ROWS: dict[str, Callable[[Any], Any]] = {
+    "unbind": lambda x: [row * 2 for row in x.unbind()],
+    "rows": lambda x: [row.sum(0) for row in torch.relu(x)],
+    "one row": lambda x: x[1] + 1,
+    "a row that is not there": lambda x: x.unbind()[:9],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_jagged_tensors(name):
+    x = jagged()
+    assert_same(firebrick.compile(ROWS[name], fullgraph=True)(x), ROWS[name](x))
+
+
+def test_rows_of_other_lengths_in_training():
+    def fn(x: Any) -> Any:
+        first, second = torch.unbind(x * 2)
+        return first.sum() * second.cos().sum()
+
+    compiled = firebrick.compile(fn, fullgraph=True)
+    for lengths in ((3, 5), (6, 2), (1, 7)):
+        x, y = (torch.nested.nested_tensor([torch.ones(n, 8) for n in lengths], layout=torch.jagged) for _ in range(2))
+        assert_same(gradients(compiled, [leaf(x)], x), gradients(fn, [leaf(y)], y))
+
+
+def test_rows_of_parts_of_sequences():
+    def fn(x: Any) -> Any:
+        return x.unbind(), torch.unbind(torch.ones(2, 3), 1)
+
+    lengths = torch.tensor([2, 3])
+    x = torch.nested.narrow(torch.randn(2, 4, 3), 1, torch.tensor([0, 1]), lengths, layout=torch.jagged)
+    assert_same(firebrick.compile(fn, fullgraph=True)(x), fn(x))
+    with pytest.raises(RuntimeError, match="only supported for NestedTensor on dim=0"):
+        firebrick.compile(lambda x: x.unbind(1) * 2, fullgraph=True)(jagged())
 
 
 def test_a_jagged_result_fits_its_argument():

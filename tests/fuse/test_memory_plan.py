@@ -77,6 +77,16 @@ def test_memory_is_used_again():
     assert result.arena_bytes == 2 * 64 * 64 * 4
 
 
+def test_what_results_are_made_of_dies_with_each():
+    """Gradients of weights: lowering leaves what they are made of, matmuls in 16 bits, to the end of the graph."""
+    calls = "".join(f"  n{k} extern t{k} = aten::mm.out(x, x) into\n" for k in range(8))
+    nests = "".join(f"  m{k} for i in 64, j in 64\n    g{k}[64*i + j] = exp(t{k}[64*i + j])\n" for k in range(8))
+    temps, outs = (", ".join(f"{letter}{k}" for k in range(8)) for letter in "tg")
+    named = ", ".join(f"{n}: f32[64, 64]" for n in f"{temps}, {outs}".split(", "))
+    result = plan(f"loops f\n  input  x: f32[64, 64]\n  temp   {named}\n{calls}{nests}  out  {outs}\n")
+    assert result.arena_bytes == 64 * 64 * 4
+
+
 def test_results_may_lie_in_place_of_inputs():
     result = plan("""
 loops f

@@ -93,7 +93,7 @@ def test_every_tail(level, side):
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_every_tail_of_bfloat16(level, side, monkeypatch):
-    monkeypatch.setattr(choices, "_FEW_ROWS", 1000)
+    monkeypatch.setattr(choices, "_PACKED", 1.5)
     model, given = Many(SHAPES, APPLIED["none"], side).bfloat16(), [x.bfloat16() for x in inputs(SHAPES)]
     with torch.no_grad():
         eager, run = model(*given), compiled(model, level)
@@ -107,7 +107,7 @@ def test_every_tail_of_bfloat16(level, side, monkeypatch):
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
 def test_activations_of_bfloat16_are_part_of_the_matmul(name, monkeypatch, caplog):
-    monkeypatch.setattr(choices, "_FEW_ROWS", 1000)
+    monkeypatch.setattr(choices, "_PACKED", 1.5)
     model, x = torch.nn.Linear(96, 80).bfloat16(), torch.randn(40, 96).bfloat16()
     act = getattr(torch.nn.functional, name, None) or getattr(torch, name)
     options = {"simd": "avx2", "cache": False, "debug": "aten"}

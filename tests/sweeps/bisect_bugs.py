@@ -95,7 +95,7 @@ def wrong(old):
         return aten
     return new
 m.PASSES = tuple(wrong(p) if p.__name__ == {name!r} else p for p in m.PASSES)
-m.TUNED = frozenset(p for p in m.PASSES if p.__name__ in ("batch_products", "prepack_linear"))
+m.TUNED = frozenset(p for p in m.PASSES if p.__name__ in ("computed_products", "prepack_linear"))
 """
 
 
@@ -216,7 +216,7 @@ BUGS: dict[str, Bug] = {
     "vector code": Bug(in_loops("text.replace('1.5', '1.25')", "config.simd != 'scalar'"), op("x.sqrt()"), ("vector code",), ("mul",)),
     "pass fold_constants": Bug(in_pass("fold_constants", "if n.target is a.mul.Tensor: n.args = (n.args[0], 3.0)"), NET + INFER, ("pass",), ("fold_constants",)),
     "pass prepack_linear": Bug(in_pass("prepack_linear", "if n.target is a.tanh.default: n.target = a.sin.default"), NET + INFER, ("pass",), ("prepack_linear",)),
-    "pass batch_products": Bug(in_pass("batch_products", "if n.target is a.add.Tensor: n.target = a.sub.Tensor"), NET + INFER, ("pass",), ("batch_products",)),
+    "pass computed_products": Bug(in_pass("computed_products", "if n.target is a.add.Tensor: n.target = a.sub.Tensor"), NET + INFER, ("pass",), ("computed_products",)),
     "pass prepack_convolution": Bug(in_pass("prepack_convolution", "if n.target is a.relu.default: n.target = a.abs.default"), CONV, ("pass",), ("prepack_convolution",)),
     "pass remove_noops": Bug(in_registered("remove_noops", "if n.target is a.mul.Tensor: n.target = a.add.Tensor"), op("x.sqrt()"), ("pass",), ("remove_noops",)),
     "pass remove_inactive_dropout": Bug(in_registered("remove_inactive_dropout", "if n.target is torch.tanh: n.target = torch.sin"), NET + INFER, ("pass",), ("remove_inactive_dropout",)),

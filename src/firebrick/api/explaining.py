@@ -16,6 +16,7 @@ from firebrick.api.settings import Settings
 from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
 from firebrick.fakes.segments import Segments, of_data, segments
+from firebrick.report import recorder
 from firebrick.trace import bytes_saved, show_nodes
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Explanation:
     """What capture made of one call.
 
     frames, breaks: what capture reported of each frame. ops, captured_ops: calls of ATen kernels in all, and
-    inside of graphs. seconds, captured_seconds: likewise. result: what the call returned.
+    inside of graphs. seconds, captured_seconds: likewise. result: what the call returned. choices: among kernels and
+    library calls, as this process has measured them so far, for whatever it compiled.
     """
 
     graphs: list[GraphFacts]
@@ -54,6 +56,7 @@ class Explanation:
     seconds: float
     captured_seconds: float
     result: Any = field(default=None, repr=False, compare=False)
+    choices: list[str] = field(default_factory=list)
 
     @property
     def coverage(self) -> float:
@@ -71,7 +74,7 @@ class Explanation:
             "graphs": [asdict(g) for g in self.graphs], "graph_count": len(self.graphs),
             "break_count": len(self.breaks), "frames": self.frames, "breaks": self.breaks, "ops": self.ops,
             "captured_ops": self.captured_ops, "coverage_percent": self.coverage,
-            "time_coverage_percent": self.time_coverage,
+            "time_coverage_percent": self.time_coverage, "choices": self.choices,
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -83,6 +86,7 @@ class Explanation:
         for i, graph in enumerate(self.graphs):
             saved = f", {count(graph.saved_bytes or 0, 'byte')} saved for the backward"
             lines.append(f"graph {i} {graph.name}: {count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
+        lines += [f"measured {choice}" for choice in self.choices]
         for event in self.breaks:
             lines.append(f"break {event['place']}: {event['cause']}")
             lines.append(f"  fix: {event['fix']}")
@@ -162,8 +166,7 @@ def _on_eager_kernels(gm: fx.GraphModule) -> Callable[..., Any]:
 
 def _shares(profiler: Any) -> tuple[int, int, float, float]:
     """Return (ops, captured ops, seconds, captured seconds) of the outermost kernels; those of captures don't count."""
-    ops = captured_ops = 0
-    seconds = captured_seconds = 0.0
+    spent: list[tuple[bool, float]] = []
     for event in profiler.function_events:
         if not event.name.startswith(("aten::", "mkldnn::")):
             continue
@@ -171,15 +174,10 @@ def _shares(profiler: Any) -> tuple[int, int, float, float]:
         while parent is not None and not parent.name.startswith(("aten::", _CAPTURE)):
             inside = inside or parent.name == _GRAPH
             parent = parent.cpu_parent
-        if parent is not None:
-            continue
-        spent = event.time_range.elapsed_us() / 1e6
-        ops += 1
-        seconds += spent
-        if inside:
-            captured_ops += 1
-            captured_seconds += spent
-    return ops, captured_ops, seconds, captured_seconds
+        if parent is None:
+            spent.append((inside, event.time_range.elapsed_us() / 1e6))
+    captured = [seconds for inside, seconds in spent if inside]
+    return len(spent), len(captured), sum(seconds for _, seconds in spent), sum(captured)
 
 
 def _frame_facts(report: FrameReport) -> dict[str, Any]:
@@ -221,6 +219,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         with Switch(OUTER), profiler_legacy.profile() as profiler, hook.installed(watched, scope):
             result = original(*args, **kwargs)
         breaks = [_break_facts(report) for report in reports if report.break_ is not None]
-        return Explanation(watch.facts(), [*map(_frame_facts, reports)], breaks, *_shares(profiler), result)
+        frames, choices = [*map(_frame_facts, reports)], [*recorder.stats()["reasons"].get("tuned", ())]
+        return Explanation(watch.facts(), frames, breaks, *_shares(profiler), result, choices)
 
     return explained

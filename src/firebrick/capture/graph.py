@@ -38,7 +38,7 @@ from firebrick.capture.values.scalar import read_size
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.capture.values.wrapper import WrapperValue
+from firebrick.capture.values.wrapper import WrapperValue, note_written_wrappers
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size, is_integer
@@ -310,6 +310,7 @@ class GraphBuilder:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
                 numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
+                _let_catch(interp, error)
                 if numbers is None:
                     raise
                 return self.call(interp, op, target, *numbers)
@@ -318,11 +319,10 @@ class GraphBuilder:
         mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
             written = [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
-            self._note_written(
-                target, fake_args, fakes, written + [f for f in told if all(f is not w for w in written)]
-            )
-        if mutated and -1 in versions:
-            self.changed_blindly = True
+            written += [f for f in told if all(f is not w for w in written)]
+            self._note_written(target, fake_args, fakes, written)
+            note_written_wrappers(interp)
+        self.changed_blindly |= mutated and -1 in versions
         if isinstance(out, torch.Tensor) and not mutated:
             value = self._by_fake.get(id(out))
             if value is not None and value.fake is out and _name_of(target).rstrip("_") + "_" == _name_of(target):
@@ -356,10 +356,6 @@ class GraphBuilder:
         self.written += written
         if self.read_only.intersection(map(storage_of, written)):
             raise Break("unsupported-operation", "a tensor that a parameter was made of is written to")
-        for fake in filter(is_wrapper, written):
-            base: Any = fake
-            if any(value is not None and value.obj is not None for value in map(self.known, (fake, base._base))):
-                raise Break("tensor-subclass", f"a {type(fake).__name__} that was given is written to")
         known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
         self.inference.check_written(written, {storage_of(value.fake) for value in known})
         if any(value.fake.requires_grad for value in self.replaced):
@@ -428,8 +424,8 @@ class GraphBuilder:
         except Exception as error:
             text = str(error).split("\n", 1)[0]
             broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
-            if not isinstance(target, Nested):
-                broken.raises = functools.partial(_raises, op, target, args, kwargs)
+            if isinstance(target, str) or _OF_TORCH.match(str(target.__module__)):
+                broken.raises = functools.partial(_refusal, op, target, args, kwargs)
             raise broken from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
@@ -583,15 +579,22 @@ def _pass_on_leaves(base: Value, view: Value, detached: bool) -> None:
 
 
 _LARGEST_REAL = 1 << 22
+_OF_TORCH = re.compile(r"(torch|_operator)\b(?!\._ops\.(?!aten))")
 
 
-def _raises(op: str, target: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a call raises for real too, on tensors of ones."""
+def _let_catch(interp: Interpreter, error: Break) -> None:
+    """Raise what a call that fails on fake tensors raises for real, where the program handles exceptions."""
+    if interp.is_caught() and not interp.tracer.symbols.in_use() and (refusal := error.raises()):
+        interp.raise_real(refusal)
+
+
+def _refusal(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
+    """What a call raises for real too, on tensors of ones."""
 
     def real(fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
             return fake
-        if fake.numel() > _LARGEST_REAL:
+        if fake.numel() > _LARGEST_REAL or is_wrapper(fake):
             raise MemoryError
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).fill_(1)
 
@@ -599,16 +602,16 @@ def _raises(op: str, target: Any, args: Any, kwargs: Any) -> bool:
     try:
         positional, named = pytree.tree_map(real, (args, kwargs))
     except Exception:  # noqa: BLE001  such a tensor can't be made
-        return False
+        return None
     try:
         getattr(positional[0], target)(*positional[1:], **named) if op == "call_method" else target(
             *positional, **named
         )
-    except Exception:  # noqa: BLE001  the user's program gets it when it runs
-        return True
+    except Exception as error:  # noqa: BLE001  the user's program gets it when it runs
+        return error
     finally:
         torch.set_rng_state(state)
-    return False
+    return None
 
 
 def _versions_kept() -> contextlib.AbstractContextManager[Any]:

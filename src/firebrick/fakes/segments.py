@@ -247,8 +247,9 @@ class Segments:
         self.gm = gm
         nodes = list(gm.graph.nodes)
         self.placeholders = [node for node in nodes if node.op == "placeholder"]
-        self.attributes = [node for node in nodes if node.op == "get_attr"]
         self.output: Any = nodes[-1].args[0]
+        read = {m for n in (nodes[-1], *(n for part in parts for n in part.apart)) for m in n.all_input_nodes}
+        self.attributes = [node for node in nodes if node.op == "get_attr" and node in read]
         sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
         self.watch = _Watch(gm, parts, sizes) if sizes is not None and sizes.data else None
         known: set[str] = set()

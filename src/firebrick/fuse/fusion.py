@@ -1,8 +1,8 @@
 """Which nodes become one kernel.
 
 Nodes are taken in program order. Each starts as a group of its own and joins earlier groups that share buffers with
-it, best first (`score_fusion`), as long as `can_fuse` finds nothing against it. Groups are only compared with groups
-that share a buffer and are not far away, so that the work grows with the program's length.
+it, best first, as long as `can_fuse` finds nothing against it. Groups are only compared with groups that share a buffer
+and are not far away, so that the work grows with the program's length.
 """
 
 from __future__ import annotations
@@ -164,10 +164,9 @@ class _Fuser:
                 subs[a.var] = ZERO if a.size is ONE else next(rest)
         group.members.append(Member(facts, nest, subs, tuple(parallel), tuple(reduced)))
         group.outer = tuple(parallel)
-        for access in facts.reads:
-            group.reads.setdefault(access.buffer, []).append((access.index.subs(subs), access))
-        for access in facts.writes:
-            group.writes.setdefault(access.buffer, []).append((access.index.subs(subs), access))
+        for rows, accesses in ((group.reads, facts.reads), (group.writes, facts.writes)):
+            for access in accesses:
+                rows.setdefault(access.buffer, []).append((access.index.subs(subs), access))
         return group
 
     def _device(self, facts: NodeFacts) -> str:
@@ -194,7 +193,8 @@ class _Fuser:
                     refused.add(other.key)
                     self.refusals.setdefault((other.name, group.name), fit)
                     continue
-                score = self.score_fusion(other, group, fit)
+                # What they share comes first, then bytes of memory traffic saved, then nearness.
+                score = fit.category, fit.saved, -abs(group.first - self._last(other))
                 if best is None or score > best[0]:
                     best = score, other, fit
             if best is None:
@@ -221,10 +221,6 @@ class _Fuser:
         return group.nodes[-1].position
 
     # ------------------------------------------------------------ rules
-
-    def score_fusion(self, a: Group, b: Group, fusion: Fusion) -> tuple[int, int, int]:
-        """Better fusions compare greater: category, then bytes of memory traffic saved, then nearness."""
-        return fusion.category, fusion.saved, -abs(b.first - self._last(a))
 
     def can_fuse(self, a: Group, b: Group) -> Fusion | str:
         """How the earlier group `a` and `b` become one, or the reason why they don't."""
@@ -471,11 +467,15 @@ def fuse_nodes(
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
-    """Topological order, otherwise by the place of a group's last node."""
+    """Topological order, otherwise by the place of a group's last node. What nothing waits for comes right behind what
+    it waits for itself, so that temporaries that it reads die there."""
     by_key = {g.key: g for g in groups}
+    place = {g.key: g.nodes[-1].position for g in groups}
+    needed = {key for g in groups for key in g.before}
+    place |= {g.key: max(place[k] for k in g.before) for g in groups if g.fusible and g.before and g.key not in needed}
     done: set[int] = set()
     out: list[Group] = []
-    for root in sorted(groups, key=lambda g: g.nodes[-1].position):
+    for root in sorted(groups, key=lambda g: place[g.key]):
         stack = [root.key]
         while stack:
             key = stack[-1]

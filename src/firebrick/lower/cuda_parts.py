@@ -30,9 +30,8 @@ def masked_parts(lw: Lowering, parts: list[TensorValue], d: int) -> TensorValue:
             low = high - part.shape[d]
             inside = within(index[d], low, high, shape[d])
             value = masked(inside, part.at((*index[:d], index[d] - low, *index[d + 1 :])), 0)
-            result = (
-                value if result is None else where(op("lt", index_value(index[d]), index_value(high)), value, result)
-            )
+            below = op("lt", index_value(index[d]), index_value(high))
+            result = value if result is None else where(below, value, result)
             high = low
         assert result is not None
         return result

@@ -14,7 +14,7 @@ from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.extend.partition import PartitionPass
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
-from firebrick.passes.batched import batch_products, single_products
+from firebrick.passes.batched import computed_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
 from firebrick.passes.cuda_convolutions import place_convolutions
@@ -53,12 +53,11 @@ PASSES: tuple[Callable[..., AtenGraph], ...] = (
     place_convolutions,
     merge_products,
     prepack_convolution,
-    batch_products,
     prepack_linear,
-    single_products,
+    computed_products,
 )
 """What the compiler itself does to every graph, in order."""
-TUNED = frozenset({batch_products, prepack_convolution, prepack_linear, single_products})
+TUNED = frozenset({computed_products, prepack_convolution, prepack_linear})
 """Those that choose among kernels, and take what measures them."""
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aten = torch.ops.aten
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
@@ -63,6 +64,9 @@ def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
         return "aten::convolution", (
             x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, node.meta["val"]
         )  # fmt: skip
+    if node.target is ATTENTION:
+        parts = (*node.args[:3], node.kwargs.get("attn_mask"))
+        return "firebrick::attention", tuple(arg and arg.meta["val"] for arg in parts)
     op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
     return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
 

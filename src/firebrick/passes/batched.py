@@ -1,13 +1,15 @@
 """Products whose factors are both computed: of many small matrices in one kernel of ours, and where it measures faster
-single ones, as in training, whose weights change from call to call and are never packed.
+single ones, as in training, whose weights change from call to call and are never packed; and attention in parts.
 
-bmm(x, y)           ->   firebrick::linear(x, y, None, None, None, "none", [])
-addmm(b, x, y)      ->   firebrick::linear(x, y, None, b, None, "none", [])
-mm(t(x), y)         ->   firebrick::linear(clone(t(x)), y, None, None, None, "none", [])
+bmm(x, y)                  ->   firebrick::linear(x, y, None, None, None, "none", [])
+addmm(b, x, y)             ->   firebrick::linear(x, y, None, b, None, "none", [])
+mm(t(x), y)                ->   firebrick::linear(clone(t(x)), y, None, None, None, "none", [])
+attention(q, k, v, mask)   ->   softmax(q @ k.T * scale + mask) @ v
 """
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,8 @@ import torch
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import alone
-from firebrick.passes.recipe import RecipeBuilder
-from firebrick.targets.base import CALL
+from firebrick.passes.alone import ATTENTION, alone, subject_of
+from firebrick.passes.recipe import RecipeBuilder, emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,107 +29,112 @@ if TYPE_CHECKING:
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Choice, Target
+    from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 
 
-def batch_products(
+def computed_products(
     graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
 ) -> AtenGraph:
-    """Give batches of small matrices to the target's kernel.
+    """Give products to the target's kernels.
 
-    choose: measures both forms of each; without it the cheapest by the target's estimate is taken.
+    choose: measures the forms of each; without it the cheapest by the target's estimate is taken.
     """
     del config
-
-    def form_of(node: fx.Node) -> str:
-        forms = [c.name for c in _choices(node, targets)]
-        if choose is None or len(forms) < 2:
-            return forms[0]
-        rewrites = {f: partial(_rewrite, form_of=lambda _, f=f: f) for f in forms}  # type: ignore[misc]
-        return choose(alone([node], lambda _: False), rewrites)
-
-    return _rewrite(graph, form_of)
-
-
-def single_products(
-    graph: AtenGraph, targets: Mapping[str, Target], config: Config, choose: Choose | None = None
-) -> AtenGraph:
-    """Give matmuls by weights that are no constants to a kernel of ours that was measured to be faster."""
-    del config
-    if choose is None:
-        return graph
     is_constant = RecipeBuilder(graph).is_constant
-    for op in (aten.mm.default, aten.addmm.default):
+    for op, (forms_of, write) in _PRODUCTS.items():
         for node in graph.gm.graph.find_nodes(op="call_function", target=op):
             target = targets.get(device_type(device_of(node)))
-            if target is None or not _takes(node) or is_constant(node.args[-1]):  # type: ignore[arg-type]
+            if target is None or (write is _replace and op is not aten.bmm.default and is_constant(node.args[-1])):  # type: ignore[arg-type]
                 continue
-            *_, x, y = (arg.meta["val"] for arg in node.args)
-            forms = ["call", *(c.name for c in target.choices("aten::mm", (x, y)) if c.name in _UNPACKED)]
-            rewrites = {form: partial(_as_linear, form=form) for form in forms}
-            form = choose(alone([node], lambda _: False), rewrites) if len(forms) > 1 else "call"
+            form, *others = forms_of(node, target) or ["call"]
+            if choose is not None and others:
+                part = alone([node, *(node.users if op is ATTENTION else ())], lambda _: False)
+                form = choose(part, {name: partial(_rewrite, form=name) for name in (form, *others)})
             if form != "call":
-                _replace(node, form)
+                write(node, form)
     return graph
+
+
+def _rewrite(graph: AtenGraph, form: str) -> AtenGraph:
+    node = next(node for node in graph.gm.graph.nodes if node.target in _PRODUCTS)
+    if form != "call":
+        _PRODUCTS[node.target][1](node, form)
+    return graph
+
+
+def _of_batches(node: fx.Node, target: Target) -> list[str]:
+    x, y = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
+    known = not node.kwargs and all(type(n) is int for n in (*x.shape, y.shape[2]))
+    return [c.name for c in target.choices("aten::bmm", (x, y))] if known else []
 
 
 _UNPACKED = frozenset({"own", "dots", "panels"})
 """Forms that read a weight where it is."""
 
 
-def _takes(node: fx.Node) -> bool:
-    """Whether our kernels compute a matmul: in float32, of sizes that are numbers, without gaps."""
+def _of_matrices(node: fx.Node, target: Target) -> list[str]:
+    """Forms of a matmul in float32, of sizes that are numbers, without gaps."""
     *bias, x, y = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
     sizes, floats = (*x.shape, *y.shape), all(t.dtype is torch.float32 for t in (*bias, x, y))
     if node.kwargs or not floats or not all(type(n) is int and n > 1 for n in sizes) or 1 not in y.stride():
-        return False
-    return 1 in x.stride() and all(b.shape == y.shape[1:] and b.stride() == (1,) for b in bias)
+        return []
+    if 1 not in x.stride() or not all(b.shape == y.shape[1:] and b.stride() == (1,) for b in bias):
+        return []
+    return ["call", *(c.name for c in target.choices("aten::mm", (x, y)) if c.name in _UNPACKED)]
 
 
-def _as_linear(graph: AtenGraph, form: str) -> AtenGraph:
-    for op in (aten.mm.default, aten.addmm.default):
-        for node in graph.gm.graph.find_nodes(op="call_function", target=op):
-            if form != "call":
-                _replace(node, form)
-    return graph
+def _of_attention(node: fx.Node, target: Target) -> list[str]:
+    """Forms where parts give what the kernel does; of values that a causal mask hides, that reads fewer."""
+    dropout, causal = (*node.args[3:], 0.0, False)[:2]
+    if dropout or causal or [(r.target, *r.args) for r in node.users] != [(operator.getitem, node, 0)]:
+        return []
+    return [c.name for c in target.choices(*subject_of(alone([node], lambda _: False)))]  # type: ignore[misc]
 
 
 def _replace(node: fx.Node, form: str) -> None:
-    """Our kernel in place of a matmul, on a copy of a factor whose rows do not lie along the sum."""
+    """Our kernel in place of a product, on a copy of a factor whose rows do not lie along the sum."""
     *bias, x, y = node.args
     rows: Any = x
+    if rows.meta["val"].dim() == 2 and rows.meta["val"].stride(1) != 1:
+        rows = emit(node, aten.clone.default, x, memory_format=torch.contiguous_format)
+    named = [form] if form != "own" else []
     with node.graph.inserting_before(node):
-        if rows.meta["val"].stride(1) != 1:
-            laid: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            rows = node.graph.call_function(aten.clone.default, (x,), laid)
-            with node.meta["val"].fake_mode:
-                rows.meta = {**node.meta, "val": torch.empty(x.meta["val"].shape, dtype=torch.float32)}  # type: ignore[union-attr]
-        named = [form] if form != "own" else []
-        args = (rows, y, None, *(bias or [None]), None, "none", [], *named)
-        product = node.graph.call_function(linear_op, args)
+        product = node.graph.call_function(linear_op, (rows, y, None, *(bias or [None]), None, "none", [], *named))
     product.meta = dict(node.meta)
     node.replace_all_uses_with(product)
     node.graph.erase_node(node)
 
 
-def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node], str]) -> AtenGraph:
-    nodes = graph.gm.graph
-    for node in nodes.find_nodes(op="call_function", target=aten.bmm.default):
-        if form_of(node) == "own":
-            with nodes.inserting_before(node):
-                product = nodes.call_function(linear_op, (*node.args, None, None, None, "none", []))
-            product.meta = dict(node.meta)
-            node.replace_all_uses_with(product)
-            nodes.erase_node(node)
-    return graph
+def _split(node: fx.Node, _: str) -> None:
+    """The parts in place of attention; what reads its first result gets theirs, which lies in memory alike."""
+    (reader,) = node.users
+    make, shape = partial(emit, reader), reader.meta["val"].shape
+    q, k, v = (make(aten.reshape.default, x, [-1, *x.meta["val"].shape[2:]]) for x in node.args[:3])  # type: ignore[union-attr]
+    mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
+    scores = make(aten.bmm.default, q, make(aten.transpose.int, k, 1, 2))
+    scores = make(aten.mul.Tensor, scores, shape[3] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        of_heads = make(aten.add.Tensor, make(aten.view.default, scores, [*shape[:3], -1]), mask)
+        scores = make(aten.view.default, of_heads, list(scores.meta["val"].shape))
+    weights = make(aten._softmax.default, scores, -1, False)
+    if mask is not None:  # rows of which everything is hidden
+        hidden = make(aten.eq.Scalar, make(aten.amax.default, scores, [-1], True), float("-inf"))
+        weights = make(aten.where.ScalarSelf, hidden, 0.0, weights)
+    out = make(aten.view.default, make(aten.bmm.default, weights, v), list(shape))
+    order = sorted(range(4), key=reader.meta["val"].stride, reverse=True)
+    lie: dict[str, Any] = {"memory_format": torch.contiguous_format}
+    laid = make(aten.clone.default, make(aten.permute.default, out, order), **lie)
+    reader.replace_all_uses_with(make(aten.permute.default, laid, [order.index(d) for d in range(4)]))
+    for gone in (reader, node):
+        node.graph.erase_node(gone)
 
 
-def _choices(node: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
-    """What may compute it, best guess first."""
-    x, y = (arg.meta["val"] for arg in node.args)  # type: ignore[union-attr]
-    target = targets.get(device_type(device_of(node)))
-    if target is None or node.kwargs or not all(type(n) is int for n in (*x.shape, y.shape[2])):
-        return (CALL,)
-    return target.choices("aten::bmm", (x, y))
+_PRODUCTS: Mapping[Any, tuple[Callable[[fx.Node, Target], list[str]], Callable[[fx.Node, str], None]]] = {
+    ATTENTION: (_of_attention, _split),
+    aten.bmm.default: (_of_batches, _replace),
+    aten.mm.default: (_of_matrices, _replace),
+    aten.addmm.default: (_of_matrices, _replace),
+}
+"""Op -> its forms, best guess first, and what writes one that is not the call. Attention has batches in it."""

@@ -24,7 +24,7 @@ from firebrick.passes.alone import alone
 from firebrick.passes.images import Images
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
-from firebrick.passes.recipe import RecipeBuilder
+from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
     if conv.meta["val"].dim() == 4:
         result = _replace(matched, recipe)
     else:
-        images = Images(recipe.aten.gm.graph, conv, last)
+        images = Images(conv, last)
         other = images.of(matched.other) if matched.other is not None else None
         parts = images.convolutions()
         for k, part in enumerate(parts):
@@ -254,37 +254,20 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | Non
         out = w.meta["val"].new_empty((batch * height * width, outer))
     factor = recipe.use(scale, matched.last) if scale is not None else None
     bias = recipe.use(b, matched.last) if b is not None else None
-    meta = matched.last.meta
-
-    def create(target: Any, *args: Any, value: torch.Tensor) -> fx.Node:
-        with graph.inserting_before(matched.last):
-            node = graph.create_node("call_function", target, args)
-        node.meta = {**meta, "val": value}
-        return node
+    make = partial(emit, matched.last)
 
     def pixels(image: Any, channels: int) -> fx.Node:
-        with out.fake_mode:
-            turned = image.meta["val"].permute(0, 2, 3, 1)
-            rows = turned.reshape(-1, channels)
-        last = create(aten.permute.default, image, [0, 2, 3, 1], value=turned)
-        return create(aten.reshape.default, last, [batch * height * width, channels], value=rows)
+        return make(aten.reshape.default, make(aten.permute.default, image, [0, 2, 3, 1]), [len(out), channels])
 
     other = pixels(matched.other, outer) if matched.other is not None else None
     attr, scalars = matched.fused.attr, list(matched.fused.scalars)
-    weight: Any = matched.conv.args[1]
-    with out.fake_mode:
-        rows = weight.meta["val"].squeeze(3)
-        matrix = rows.squeeze(2)
-        turned = matrix.t()
-    read = create(aten.squeeze.dim, weight, 3, value=rows)
-    read = create(aten.squeeze.dim, read, 2, value=matrix)
-    read = without_gaps(create(aten.t.default, read, value=turned), recipe, matched.last)
-    last = create(linear_op, pixels(x, inner), read, factor, bias, other, attr, scalars, value=out)
-    with out.fake_mode:
-        whole = out.view(batch, height, width, outer)
-        turned = whole.permute(0, 3, 1, 2)
-    last = create(aten.view.default, last, [batch, height, width, outer], value=whole)
-    return create(aten.permute.default, last, [0, 3, 1, 2], value=turned)
+    read = make(aten.squeeze.dim, make(aten.squeeze.dim, matched.conv.args[1], 3), 2)
+    read = without_gaps(make(aten.t.default, read), recipe, matched.last)
+    args = (pixels(x, inner), read, factor, bias, other, attr, scalars)
+    with graph.inserting_before(matched.last):
+        last = graph.call_function(linear_op, args)
+    last.meta = {**matched.last.meta, "val": out}
+    return make(aten.permute.default, make(aten.view.default, last, [batch, height, width, outer]), [0, 3, 1, 2])
 
 
 def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
@@ -309,10 +292,7 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
     bias = recipe.use(b, matched.last) if b is not None else None
     with graph.inserting_before(matched.last):
         if any(padding) and not pads:
-            with w.meta["val"].fake_mode:
-                val = aten.constant_pad_nd.default(x.meta["val"], padding)
-            x = graph.call_function(aten.constant_pad_nd.default, (x, padding))
-            x.meta = {**matched.conv.meta, "val": val}
+            x = emit(matched.last, aten.constant_pad_nd.default, x, padding)
             padding = [0, 0, 0, 0]
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
         args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)

@@ -10,6 +10,7 @@ Their results are channels last; so then is what is computed from them, and the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from firebrick.fakes.node_values import absorb
 from firebrick.passes.convolution import Followed, convolution_choices, fits, only_reader
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import added
-from firebrick.passes.recipe import RecipeBuilder
+from firebrick.passes.recipe import RecipeBuilder, emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -128,7 +129,7 @@ def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     w = recipe.copy(conv.args[1])  # type: ignore[arg-type]
     turned = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 0, 1])
     laid = recipe.call(f"{w.name}_laid", aten.clone.default, turned, memory_format=torch.contiguous_format)
-    weight = _node(recipe, conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1])
+    weight = emit(conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1])
     return _again(conv, weight, recipe)
 
 
@@ -140,9 +141,7 @@ def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     batch, inner, height, width = image.shape
     outer, rows, columns = conv.meta["val"].shape[1], height // k, width // k
 
-    def node(target: Any, *args: Any) -> fx.Node:
-        return _node(recipe, conv, target, *args)
-
+    node = partial(emit, conv)
     flat = [batch * rows * columns, k * k * inner]
     w = recipe.copy(weight)
     name = w.name
@@ -164,16 +163,6 @@ def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     last.meta["val"] = conv.meta["val"]
     conv.replace_all_uses_with(last)
     return last
-
-
-def _node(recipe: RecipeBuilder, before: fx.Node, target: Any, *args: Any) -> fx.Node:
-    """A call before a node, whose value its arguments give."""
-    with recipe.aten.gm.graph.inserting_before(before):
-        node = recipe.aten.gm.graph.call_function(target, args)
-    values = [a.meta["val"] if isinstance(a, type(node)) else a for a in args]
-    with before.meta["val"].fake_mode, torch.no_grad():
-        node.meta = {**before.meta, "val": target(*values)}
-    return node
 
 
 _WRITERS: Mapping[str, Callable[[fx.Node, RecipeBuilder], fx.Node | None]] = {

@@ -16,7 +16,7 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import SAME_ORDER
-from firebrick.passes.recipe import RecipeBuilder
+from firebrick.passes.recipe import RecipeBuilder, emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def _root(node: fx.Node) -> fx.Node:
 
 
 def _merge(nodes: list[fx.Node], recipe: RecipeBuilder, changed: dict[fx.Node, torch.Tensor]) -> None:
-    first, graph = nodes[0], recipe.aten.gm.graph
+    first = nodes[0]
     x: Any = first.args[-2]
     mode = first.meta["val"].fake_mode
 
@@ -95,20 +95,12 @@ def _merge(nodes: list[fx.Node], recipe: RecipeBuilder, changed: dict[fx.Node, t
     rows = joined([recipe.call(f"{w.name}_rows", aten.t.default, w) for w in weights], f"{name}_joined")
     bias = [joined([recipe.copy(n.args[0]) for n in nodes], f"{name}_added")] if len(first.args) == 3 else []  # type: ignore[arg-type]
 
-    def create(target: Any, *args: Any) -> fx.Node:
-        with graph.inserting_before(first):
-            node = graph.call_function(target, args)
-        values = [a.meta["val"] if isinstance(a, type(node)) else a for a in args]
-        with mode, torch.no_grad():
-            node.meta = {**first.meta, "val": target(*values)}
-        return node
-
-    whole = create(first.target, *bias, x, create(aten.t.default, rows))
+    whole = emit(first, first.target, *bias, x, emit(first, aten.t.default, rows))
     absorb(whole, nodes)
     start = 0
     for node in nodes:
         end = start + node.meta["val"].shape[1]
-        part = create(aten.slice.Tensor, whole, 1, start, end)
+        part = emit(first, aten.slice.Tensor, whole, 1, start, end)
         changed[part] = node.meta["val"]
         node.replace_all_uses_with(part)
         start = end

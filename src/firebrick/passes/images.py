@@ -10,9 +10,12 @@ the input without gaps between its batches, which no copy is made of.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from firebrick.passes.recipe import emit
 
 if TYPE_CHECKING:
     from torch import fx
@@ -23,22 +26,13 @@ aten = torch.ops.aten
 class Images:
     """One convolution of rows or volumes as convolutions of images, whose nodes are placed before `last`."""
 
-    def __init__(self, graph: fx.Graph, conv: fx.Node, last: fx.Node) -> None:
-        self._graph, self._last = graph, last
+    def __init__(self, conv: fx.Node, last: fx.Node) -> None:
+        self.emit = partial(emit, last)
         self._shape = conv.meta["val"].shape
         args: Any = conv.args
         x, self._weight, self._bias, self._stride, self._padding, self._dilation, _, _, self._groups = args
         self._rows = len(self._shape) == 3
         self._x: Any = self.of(x) if self._rows else self._padded(x)
-
-    def emit(self, target: Any, *args: Any) -> fx.Node:
-        """A call, with its fake value."""
-        with self._graph.inserting_before(self._last):
-            node = self._graph.call_function(target, args)
-        fakes = [a.meta["val"] if isinstance(a, type(node)) else a for a in args]
-        with self._last.meta["val"].fake_mode, torch.no_grad():
-            node.meta = {**self._last.meta, "val": target(*fakes)}
-        return node
 
     def of(self, x: Any) -> fx.Node:
         """A tensor of the convolution's rank as images."""

@@ -23,7 +23,7 @@ from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.int8_op import int8_op, pack_int8_op
 from firebrick.passes.layout import laid_out, propagate_layouts
-from firebrick.passes.recipe import RecipeBuilder
+from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
 from firebrick.targets.base import CALL
 
@@ -91,9 +91,9 @@ def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config
         return graph
     for node in list(graph.gm.graph.nodes):
         if node.target in _HALVES and node.meta["val"].dtype is torch.float16 and device_of(node) == "cpu":
-            widened = partial(_emit, node, aten._to_copy.default, dtype=torch.float32)
-            product = _emit(node, node.target, *fx.map_arg(node.args, widened), **node.kwargs)
-            node.replace_all_uses_with(_emit(node, aten._to_copy.default, product, dtype=torch.float16))
+            widened = partial(emit, node, aten._to_copy.default, dtype=torch.float32)
+            product = emit(node, node.target, *fx.map_arg(node.args, widened), **node.kwargs)
+            node.replace_all_uses_with(emit(node, aten._to_copy.default, product, dtype=torch.float16))
             node.graph.erase_node(node)
     return graph
 
@@ -125,29 +125,29 @@ def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node 
         return None
     if any(isinstance(v, fx.Node) and v.meta["val"].numel() != 1 for v in (q.point, q.scale)):
         return None
-    emit, window, (outer, inner) = partial(_emit, node), weight.meta["val"].shape[2:], weight.meta["val"].shape[:2]
-    pixels = emit(aten.permute.default, q.node, [0, 2, 3, 1])
+    make, window, (outer, inner) = partial(emit, node), weight.meta["val"].shape[2:], weight.meta["val"].shape[:2]
+    pixels = make(aten.permute.default, q.node, [0, 2, 3, 1])
     if any(padding):
         sides = [0, 0, *(n for n in reversed(padding) for _ in range(2))]
-        pixels = emit(aten.constant_pad_nd.default, pixels, sides, int(q.point))
+        pixels = make(aten.constant_pad_nd.default, pixels, sides, int(q.point))
     lie: dict[str, Any] = {"memory_format": torch.contiguous_format}  # in memory, so that runs of channels are copied
-    pixels = emit(aten.clone.default, pixels, **lie)
+    pixels = make(aten.clone.default, pixels, **lie)
     for axis, (size, step) in enumerate(zip(window, stride, strict=True)):
-        pixels = emit(aten.unfold.default, pixels, axis + 1, size, step)
+        pixels = make(aten.unfold.default, pixels, axis + 1, size, step)
     n, *places = pixels.meta["val"].shape[:3]
-    pixels = emit(aten.permute.default, pixels, [0, 1, 2, 4, 5, 3])
+    pixels = make(aten.permute.default, pixels, [0, 1, 2, 4, 5, 3])
     depth = math.prod(window) * inner
-    pixels = emit(aten.clone.default, pixels, **lie) if depth > inner else pixels
-    rows = emit(aten.reshape.default, pixels, [math.prod((n, *places)), depth])
-    turned = emit(aten.reshape.default, emit(aten.permute.default, w.node, [2, 3, 1, 0]), [depth, outer])
+    pixels = make(aten.clone.default, pixels, **lie) if depth > inner else pixels
+    rows = make(aten.reshape.default, pixels, [math.prod((n, *places)), depth])
+    turned = make(aten.reshape.default, make(aten.permute.default, w.node, [2, 3, 1, 0]), [depth, outer])
     sums = _product(rows, turned, recipe, target, node)
     if sums is None:
         return None
-    flat = [emit(aten.reshape.default, v, [1, 1]) if isinstance(v, fx.Node) else v for v in (q.point, q.scale)]
+    flat = [make(aten.reshape.default, v, [1, 1]) if isinstance(v, fx.Node) else v for v in (q.point, q.scale)]
     offset = [] if bias is None else [bias]
     result = _scaled(sums, _Quantized(rows, *flat), replace(w, node=turned), offset, recipe, node)
-    image = emit(aten.reshape.default, result, [n, *places, outer])
-    return emit(aten.permute.default, image, [0, 3, 1, 2])
+    image = make(aten.reshape.default, result, [n, *places, outer])
+    return make(aten.permute.default, image, [0, 3, 1, 2])
 
 
 _REWRITES: Mapping[Any, Any] = {
@@ -170,40 +170,40 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
         return None
     recorder.count("int8 products")
     packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), *choice.options.values())
-    return _emit(before, int8_op, x, recipe.use(packed, before), outer)
+    return emit(before, int8_op, x, recipe.use(packed, before), outer)
 
 
 def _scaled(sums: fx.Node, x: _Quantized, w: _Quantized, bias: list[Any], recipe: RecipeBuilder, at: fx.Node) -> Any:
     """What a product of bytes is as a product of numbers."""
-    emit, name = partial(_emit, at), w.node.name
+    make, name = partial(emit, at), w.node.name
     exact = torch.int32 if _is_byte(x.point, x.node) and _is_byte(w.point, w.node) else torch.float64
 
     def number(value: Any) -> Any:
         if not isinstance(value, fx.Node):
             return int(value) if exact is torch.int32 else float(value)
-        return value if value.meta["val"].dtype is exact else emit(aten._to_copy.default, value, dtype=exact)
+        return value if value.meta["val"].dtype is exact else make(aten._to_copy.default, value, dtype=exact)
 
     if not _is_zero(x.point):
         by_column = recipe.call(f"{name}_sums", aten.sum.dim_IntList, recipe.copy(w.node), [0], dtype=torch.int32)
-        shift = emit(aten.mul.Tensor, number(recipe.use(by_column, at)), number(x.point))
-        sums = emit(aten.sub.Tensor, number(sums), shift)
+        shift = make(aten.mul.Tensor, number(recipe.use(by_column, at)), number(x.point))
+        sums = make(aten.sub.Tensor, number(sums), shift)
     if not _is_zero(w.point):
-        of_rows = number(emit(aten.sum.dim_IntList, x.node, [1], True, dtype=torch.int32))
+        of_rows = number(make(aten.sum.dim_IntList, x.node, [1], True, dtype=torch.int32))
         if not _is_zero(x.point):
             inner = w.node.meta["val"].shape[0]
             point = number(x.point)
-            shift = emit(aten.mul.Tensor, point, inner) if isinstance(point, fx.Node) else point * inner
-            of_rows = emit(aten.sub.Tensor, of_rows, shift)
-        sums = emit(aten.sub.Tensor, number(sums), emit(aten.mul.Tensor, of_rows, number(w.point)))
-    result = emit(aten._to_copy.default, sums, dtype=torch.float32)
+            shift = make(aten.mul.Tensor, point, inner) if isinstance(point, fx.Node) else point * inner
+            of_rows = make(aten.sub.Tensor, of_rows, shift)
+        sums = make(aten.sub.Tensor, number(sums), make(aten.mul.Tensor, of_rows, number(w.point)))
+    result = make(aten._to_copy.default, sums, dtype=torch.float32)
     if isinstance(x.scale, fx.Node) or isinstance(w.scale, fx.Node):
         for scale in (x.scale, w.scale):
             if isinstance(scale, fx.Node) and scale.meta["val"].dtype is not torch.float32:
-                scale = emit(aten._to_copy.default, scale, dtype=torch.float32)
-            result = emit(aten.mul.Tensor, result, scale)
+                scale = make(aten._to_copy.default, scale, dtype=torch.float32)
+            result = make(aten.mul.Tensor, result, scale)
     else:
-        result = emit(aten.mul.Tensor, result, x.scale * w.scale)
-    return emit(aten.add.Tensor, result, *bias) if bias else result
+        result = make(aten.mul.Tensor, result, x.scale * w.scale)
+    return make(aten.add.Tensor, result, *bias) if bias else result
 
 
 def _is_zero(point: Any) -> bool:
@@ -223,17 +223,6 @@ def _is_byte(point: Any, of: fx.Node) -> bool:
         numbers = all(isinstance(n, (int, float)) for n in bounds)
         return numbers and bool(limits.min <= bounds[0] and bounds[1] <= limits.max)
     return bool(point.meta["val"].dtype is dtype)
-
-
-def _emit(before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """A call in front of a node; sizes among its arguments may be symbols."""
-    with before.graph.inserting_before(before):
-        call = before.graph.call_function(target)
-    call.args, call.kwargs = args, kwargs
-    fakes = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-    with before.meta["val"].fake_mode, torch.no_grad():
-        call.meta = {**before.meta, "val": target(*fakes[0], **fakes[1])}
-    return call
 
 
 # ---------------------------------------------------------------- bytes and their scales
@@ -298,14 +287,14 @@ def _rows(x: Any, at: fx.Node) -> _Quantized | None:
             return value
         sizes = value.meta["val"].shape
         if all(n == 1 for n in sizes):
-            return _emit(at, aten.reshape.default, value, [1, 1])
-        return _emit(at, aten.reshape.default, value, [shape[0], 1]) if sizes == (*lead, 1) else None
+            return emit(at, aten.reshape.default, value, [1, 1])
+        return emit(at, aten.reshape.default, value, [shape[0], 1]) if sizes == (*lead, 1) else None
 
     same = q.node.meta["val"].shape == shape
     values = part(q.point), part(q.scale)
     if None in values:
         return None
-    return _Quantized(q.node if same else _emit(at, aten.reshape.default, q.node, list(shape)), *values)
+    return _Quantized(q.node if same else emit(at, aten.reshape.default, q.node, list(shape)), *values)
 
 
 def _columns(weight: Any) -> _Quantized | None:
@@ -325,9 +314,9 @@ def _columns(weight: Any) -> _Quantized | None:
         sizes = tuple(value.meta["val"].shape)
         if math.prod(sizes) != 1 and sizes not in allowed:
             return None
-        return _emit(weight, aten.reshape.default, value, [-1])
+        return emit(weight, aten.reshape.default, value, [-1])
 
     values = part(q.point), part(q.scale)
     if None in values:
         return None
-    return _Quantized(_emit(weight, aten.t.default, q.node) if turned else q.node, *values)
+    return _Quantized(emit(weight, aten.t.default, q.node) if turned else q.node, *values)

@@ -22,7 +22,7 @@ from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
-from firebrick.passes.recipe import RecipeBuilder
+from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
@@ -348,8 +348,4 @@ def _source(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
 
 def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
     """A weight as [outer, inner] where it lies."""
-    with recipe.aten.gm.graph.inserting_before(before):
-        view = recipe.aten.gm.graph.create_node("call_function", aten.t.default, (readable(weight, recipe, before),))
-    with weight.meta["val"].fake_mode:
-        view.meta = {**weight.meta, "val": weight.meta["val"].t()}
-    return view
+    return emit(before, aten.t.default, readable(weight, recipe, before))

@@ -119,6 +119,17 @@ class RecipeBuilder:
         return call
 
 
+def emit(before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """A call in front of a node, whose value its arguments give; sizes among them may be symbols."""
+    with before.graph.inserting_before(before):
+        call = before.graph.call_function(target)
+    call.args, call.kwargs = args, kwargs
+    fakes = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+    with before.meta["val"].fake_mode, torch.no_grad():
+        call.meta = {**before.meta, "val": target(*fakes[0], **fakes[1])}
+    return call
+
+
 def _inputs_first(node: fx.Node, done: Container[fx.Node]) -> Iterator[fx.Node]:
     """A node and what it needs, as far as it is not done when its turn comes; no recursion, for graphs are deep."""
     waiting = [node]

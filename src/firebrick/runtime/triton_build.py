@@ -132,15 +132,9 @@ def _ended(worker: subprocess.Popen[str]) -> CompileError:
 
 
 def _start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(_WORKER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
-        start_new_session=True,
-    )
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, str(_WORKER)], text=True, env=env, start_new_session=True, **pipes)
 
 
 @atexit.register

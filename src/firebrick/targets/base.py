@@ -109,6 +109,8 @@ class Choice:
 class KernelTable(Protocol):
     """The kernels of a schedule, each made once; `add` returns the name of one."""
 
+    program: Any
+
     def kernels(self) -> tuple[Kernel, ...]: ...
     def add(self, step: PlannedLaunch, device: str) -> str: ...
 

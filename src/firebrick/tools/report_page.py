@@ -148,7 +148,8 @@ def make_report(target: Target, config: Config) -> Report:
         runs = {name: _compile(target, Path(folder)) for name in ("empty cache", "filled cache")}
     out = Report(target.name)
     out.sections.append(_summary(explained, captured, runs))
-    out.sections.append(_stages(runs))
+    choices = [tuple(text.partition(": ")[::2]) for run in runs.values() for text in run.reasons.get("tuned", ())]
+    out.sections += [_stages(runs), Section("Measured", ("part", "choice and times"), [*dict.fromkeys(choices)])]
     out.sections += _graphs(captured)
     frames = sorted(explained.frames, key=lambda frame: _installed(frame["place"]))
     out.sections += [_frames(frames), _recompiles(captured), _guards(frames)]

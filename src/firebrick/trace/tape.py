@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,6 @@ from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
-
-    from torch._ops import OpOverload
 
     from firebrick.errors import UserLocation
 
@@ -69,7 +68,10 @@ class Draws:
         return record
 
 
-def _impure(op: OpOverload) -> bool:
+@cache
+def _is_impure(op: Any) -> bool:
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
     acts = op._schema.is_mutable or not op._schema.returns  # such as `_assert_async`
     return torch.Tag.nondeterministic_seeded in op.tags or acts
 
@@ -80,7 +82,6 @@ class Tape:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.stack: tuple[UserLocation, ...] = ()
-        self._impure: dict[Any, bool] = {}
         self.draws: Draws | None = None
         self.in_backward = False
 
@@ -106,12 +107,6 @@ class Tape:
             self.draws.records.append(record)
         return record
 
-    def _is_impure(self, op: Any) -> bool:
-        impure = self._impure.get(op)
-        if impure is None:
-            impure = self._impure[op] = isinstance(op, torch._ops.OpOverload) and _impure(op)
-        return impure
-
     def _live(self, outputs: Iterable[Any], attributes: Container[str]) -> set[int]:
         live = {id(r) for r in self.records if r.op == "get_attr" and r.args[0] in attributes}
 
@@ -121,7 +116,7 @@ class Tape:
         for value in outputs:
             map_records(value, mark)
         for record in reversed(self.records):
-            if id(record) in live or self._is_impure(record.op):
+            if id(record) in live or _is_impure(record.op):
                 live.add(id(record))
                 map_records(record.args, mark)
                 if record.kwargs:

@@ -4,8 +4,12 @@ import pytest
 import torch
 from interpreted import AVAILABLE
 
+from firebrick.ir.kernels.schedule import Launch
+
 if AVAILABLE:
     from tile_agree import agree, launches, planned, run_interpreted
+
+    from firebrick.targets.cuda import beside
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not AVAILABLE, reason="no triton")]
 
@@ -17,7 +21,7 @@ def rand(*shape):
 def parts(schedule):
     """How many parts each launch has."""
     kernels = {k.name: k for k in schedule.kernels}
-    return sorted(len(kernels[s.kernel].body.parts) for s in schedule.steps)
+    return sorted(len(kernels[s.kernel].body.parts) for s in schedule.steps if isinstance(s, Launch))
 
 
 def update(*tensors):
@@ -54,6 +58,21 @@ def test_launches_that_fill_the_card_stay_alone():
     _, made, _ = planned(lambda x, y: (x.exp() - 1, y.exp() - 1), rand(3000, 3000), rand(3000, 3000))
     assert launches(made) == 2
     assert launches(agree(lambda x, y: (x.exp() - 1, y.exp() - 1), rand(150, 150), rand(150, 150))) == 1
+
+
+def test_launches_do_not_wait_with_much_memory():
+    """Casts of gradients: what they read lives until they run."""
+    x = torch.empty(1024, 1024, device="meta")
+
+    def casts(x, *ys):
+        return tuple((x @ y).sin() for y in ys)
+
+    _, made, _ = planned(casts, *[torch.zeros(1024, 1024) + k for k in range(21)])
+    assert x.nbytes * 8 == beside._HELD
+    assert max(parts(made)) == 8
+    assert made.arena_bytes <= 10 * x.nbytes
+    _, made, _ = planned(lambda *ys: tuple(y.sin() for y in ys), *[torch.zeros(1024, 1024) + k for k in range(21)])
+    assert max(parts(made)) == 16  # of the caller's tensors
 
 
 def test_the_interpreted_program_is_the_schedule():

@@ -7,7 +7,7 @@ the user unless `fullgraph=True`, where it becomes `errors.Unsupported`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import Unsupported, UserLocation
 
@@ -128,7 +128,7 @@ class Break(Exception):
         self.fix = fix or self.kind.fix
         self.stack: tuple[UserLocation, ...] = ()
         self.step: int | None = None  # a step of the root frame before which the graph had better end
-        self.raises: Callable[[], bool] = lambda: name == "exception-escapes"  # whether it is the program that raises
+        self.raises: Callable[[], Any] = lambda: name == "exception-escapes"  # whether it is the program that raises
         super().__init__(f"break {self.kind.number} {name}: {detail}")
 
     def is_of_data(self) -> bool:

@@ -329,21 +329,11 @@ class Tracer:
     def _path(self, source: s.Source) -> str:
         path = self._paths.get(source)
         if path is None:
-            match source:
-                case (
-                    s.ModuleItem(base=base, name=name)
-                    | s.InstanceAttr(base=base, name=name)
-                    | s.Attr(base=base, name=name)
-                ):
-                    before = self._path(base)
-                    path = f"{before}_{name}" if before else name
-                case s.Item(base=base, key=key):
-                    before = self._path(base)
-                    path = f"{before}_{key}" if before else str(key)
-                case s.Const():
-                    path = ""
-                case _:
-                    path = "" if str(source) == "self" else str(source)
+            if isinstance(source, (s.ModuleItem, s.InstanceAttr, s.Attr, s.Item)):
+                before, name = self._path(source.base), str(source.key if isinstance(source, s.Item) else source.name)
+                path = f"{before}_{name}" if before else name
+            else:
+                path = "" if isinstance(source, s.Const) or str(source) == "self" else str(source)
             self._paths[source] = path
         return path
 

@@ -17,6 +17,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import is_graph_function
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 _HANDLE = "handle_torch_function"
 _SEEN = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.device, torch._C._set_grad_enabled))
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def overrides_calls(value: Value) -> bool:
+    """Whether a value decides itself what calls of torch with it do."""
+    value = value.realize()
+    return isinstance(value, ObjectValue) and value.overrides()
 
 
 class _Told(BaseException):
@@ -51,7 +58,7 @@ class _StandIns:
         kind = value.python_type()
         if isinstance(value, (TupleValue, ListValue)):
             host: Any = value.build([self.host_of(item) for item in value.items])
-        elif kind in (torch.Tensor, torch.nn.Parameter):
+        elif kind in (torch.Tensor, torch.nn.Parameter) or overrides_calls(value):
             host = torch.ones(())
         else:
             host = slice(None) if isinstance(value, SliceValue) else value.as_constant()
@@ -70,11 +77,11 @@ class _StandIns:
         return interp.tracer.known(host)
 
 
-def seen(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value | None:
-    """What the innermost mode makes of a call; None if it does not see such calls.
+def told_of(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwargs) -> list[Value] | None:
+    """What torch hands to who overrides its functions for a call; None if it does not for such calls.
 
     Raises:
-        Break: torch does not say, for such arguments, what a mode would see.
+        Break: torch does not say it for such arguments.
     """
     stand_ins = _StandIns()
     try:
@@ -83,12 +90,18 @@ def seen(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwar
         with torch._C._EnableTorchFunction(), _Telling():
             call(*hosts, **named) if named else call(*hosts)  # a mode is told of no keywords, or of none
     except _Told as told:
-        return under_mode(interp, [stand_ins.value_of(interp, part) for part in told.args])
+        return [stand_ins.value_of(interp, part) for part in told.args]
     except AttributeError:  # the program gets it from the value itself
         return None
     except (NotConstant, TypeError, RuntimeError, IndexError, ValueError) as error:
         raise Break("unsupported-call", f"a call under a mode of functions: {error}") from None
     return None
+
+
+def seen(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value | None:
+    """What the innermost mode makes of a call; None if it does not see such calls."""
+    told = told_of(interp, call, args, kwargs)
+    return None if told is None else under_mode(interp, told)
 
 
 def under_mode(interp: Interpreter, told: list[Value]) -> Value:

@@ -19,7 +19,7 @@ from firebrick.capture.semantics.dispatch import HANDLERS, Signal
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
-from firebrick.capture.values.function import CellValue, FunctionValue, bind_arguments
+from firebrick.capture.values.function import BoundMethodValue, CellValue, FunctionValue, bind_arguments
 from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
@@ -68,6 +68,7 @@ class Interpreter(Operations):
         self.stack: list[Value] = []
         self.names: dict[str, Value] = {}  # of the body of a class
         self.keywords: tuple[str, ...] = ()
+        self.called: tuple[Instruction, Value] | None = None  # what was called last, and where
         self.handled: Value = NONE  # the exception that an `except` block is dealing with
         self.result: Value | None = None
         self.finished = False
@@ -191,12 +192,22 @@ class Interpreter(Operations):
         self.push(value)
         self.index = entry.target
 
-    def is_watched(self) -> bool:
-        """Whether an exception now would meet a handler, or leave effects behind."""
+    def is_caught(self) -> bool:
+        """Whether an exception now would meet a handler."""
         at: Interpreter | None = self
         while at is not None and at.current.handler is None:
             at = at.parent
-        return at is not None or bool(self.tracer.effects.outside)
+        return at is not None
+
+    def is_watched(self) -> bool:
+        """Whether an exception now would meet a handler, or leave effects behind."""
+        return self.is_caught() or bool(self.tracer.effects.outside)
+
+    def caller(self) -> Interpreter | None:
+        """The frame of Python code that has called this one, where no other can stand between them."""
+        at, function = (self.parent and self.parent.called) or (None, NONE)
+        function = function.function.realize() if isinstance(function, BoundMethodValue) else function
+        return self.parent if self.parent and at is self.parent.current and function is self.function else None
 
     # -- places -----------------------------------------------------------------------
 
@@ -341,5 +352,6 @@ class Interpreter(Operations):
         args = args[:positional] if keywords else args
         if first is not NULL and second is not NULL:
             args = [second, *args]
-        function = second if first is NULL else first
-        self.push(function.realize().call(self, args, kwargs))
+        function = (second if first is NULL else first).realize()
+        self.called = self.current, function
+        self.push(function.call(self, args, kwargs))

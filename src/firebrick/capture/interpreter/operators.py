@@ -22,6 +22,7 @@ from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, V
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
 from firebrick.capture.values.scalar import (
+    EitherValue,
     LateValue,
     ScalarValue,
     beside,
@@ -156,6 +157,9 @@ def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value
             size = _of_data(interp, row.symbol, left, right)
         size = of_numbers(interp, row.symbol, left, right) if size is None else size
         return interp.fold(row.function, (left, right), {}) if size is None else size
+    for one in (left, right):
+        if isinstance(one, EitherValue) and row.symbol in "+-*/" and not (in_place and one is left):
+            return one.beside(interp, row.in_place if in_place else row.function, (left, right))
     if isinstance(left, SubclassValue) or isinstance(right, SubclassValue):
         return _of_subclasses(interp, row, in_place, left, right)
     if (
@@ -348,6 +352,9 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         size = of_sizes(symbol, left, right) or compared(interp, function, left, right)
         return interp.fold(function, (left, right), {}) if size is None else size
+    for one in (left, right):
+        if isinstance(one, EitherValue):
+            return one.beside(interp, function, (left, right))
     if (isinstance(left, TensorValue) or isinstance(right, TensorValue)) and not (
         isinstance(left, SubclassValue) or isinstance(right, SubclassValue)
     ):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.interpreter.function_modes import overrides_calls, told_of
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import ObjectValue
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
-def overrides_calls(value: Value) -> bool:
-    """Whether a value decides itself what calls of torch with it do."""
-    value = value.realize()
-    return isinstance(value, ObjectValue) and value.overrides()
-
-
 def _overriding(args: Args) -> Iterator[ObjectValue]:
     for arg in args:
         value = arg.realize()
@@ -34,43 +28,8 @@ def _overriding(args: Args) -> Iterator[ObjectValue]:
             yield value
 
 
-class _Found(Exception):
-    pass
-
-
-class _Probe(torch.Tensor):
-    """Tells which function torch hands to `__torch_function__`, and its arguments."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _Found(func, args)
-
-
-@functools.cache
-def _operator_function(function: Callable[..., Any], kinds: tuple[str, ...]) -> tuple[Any, tuple[int, ...]] | None:
-    """The function of torch behind an operator, and the operands in its order; None if it has none."""
-    with torch._C._EnableTorchFunction():
-        probes: list[Any] = []
-        for kind in kinds:
-            plain = torch.ones(())
-            probes.append(plain.as_subclass(_Probe) if kind == "own" else plain if kind == "tensor" else 2)
-        try:
-            function(*probes)
-        except _Found as found:
-            places = [next((i for i, probe in enumerate(probes) if probe is arg), None) for arg in found.args[1]]
-            if None not in places:
-                return found.args[0], tuple(place for place in places if place is not None)
-        except (TypeError, RuntimeError, IndexError):
-            pass
-    return None
-
-
-def _kind(value: Value) -> str:
-    return "own" if overrides_calls(value) else "tensor" if issubclass(value.python_type(), torch.Tensor) else ""
-
-
 def _function_of(
-    target: Callable[..., Any] | str, args: Args, found: Sequence[ObjectValue]
+    interp: Interpreter, target: Callable[..., Any] | str, args: Args, found: Sequence[ObjectValue]
 ) -> tuple[Any, Sequence[Value]]:
     if isinstance(target, str):
         return getattr(torch.Tensor, target), args
@@ -82,10 +41,10 @@ def _function_of(
     values = [arg.realize() for arg in args]
     if target is getattr:
         return getattr(torch.Tensor, values[1].as_constant()).__get__, args[:1]
-    behind = _operator_function(target, tuple(map(_kind, values)))
-    if behind is None:
+    told = told_of(interp, target, values, {})
+    if told is None:
         raise Break("tensor-subclass", f"{name} of a tensor of another class")
-    return behind[0], [args[place] for place in behind[1]]
+    return told[0].as_constant(), told[2].children()
 
 
 def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
@@ -101,7 +60,7 @@ def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args
         if all(value.cls is not other.cls for other in owners):
             before = [place for place, other in enumerate(owners) if issubclass(value.cls, other.cls)]
             owners.insert(before[0] if before else len(owners), value)
-    function, args = _function_of(target, args, owners)
+    function, args = _function_of(interp, target, args, owners)
     classes = TupleValue([interp.tracer.known(value.cls) for value in owners])
     arguments = [interp.tracer.known(function), classes, TupleValue(list(args)), DictValue.of(dict(kwargs))]
     for value in owners:

@@ -1,4 +1,7 @@
-"""Rules for torch.autograd.Function and for what prepares or observes training."""
+"""Rules for torch.autograd.Function and for what prepares or observes training.
+
+The graph of a hook of a tensor that the graph makes is a node, which traces of gradients run.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import has_tensor
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
+from firebrick.capture.library.transforms import Sub
+from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import can_be_leaf, is_fresh, is_untouched, leaf_of, make_leaf
 from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
+from firebrick.ir.graph.nested import Hooked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 @dataclass(frozen=True)
@@ -120,3 +127,32 @@ def _tell_context(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 handles(torch._C._log_api_usage_once)(lambda interp, args, kwargs: NONE)
+
+
+# -- hooks of tensors ---------------------------------------------------------------------------------
+
+
+class _Handle(Value):
+    """What `register_hook` returns; a hook of a graph is not removed, so whatever uses it ends the graph."""
+
+    __slots__ = ()
+    cls = RemovableHandle
+
+
+def _register_hook(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    tracer = interp.tracer
+    (function,) = (*args, *kwargs.values())
+    node = tensor.as_argument()
+    is_made = node.op in ("call_function", "call_method") and node.graph is tracer.graph.graph
+    if not is_made or tracer.graph.outer is not None or tensor.fake.grad_fn is None:
+        raise Break("unsupported-call", f"Tensor.register_hook() is called on {tensor.describe()}")
+    sub, effects = Sub(interp), tracer.effects.count
+    gradient = torch.empty_like(tensor.fake, requires_grad=False)
+    body, _ = sub.capture(function, [sub.argument(gradient)], {}, grad=False)
+    if tracer.effects.count != effects or sub.graph.changes_arguments():
+        raise Break("unsupported-call", "Tensor.register_hook() with a hook that does more than to give a gradient")
+    tracer.graph.call(interp, "call_function", Hooked(body), (tensor, sub.lifted()), {})
+    return _Handle(None)
+
+
+TENSOR_METHODS["register_hook"] = _register_hook

@@ -10,6 +10,7 @@ import math
 import operator
 import os
 import pathlib
+import random
 import sys
 import types
 import warnings
@@ -21,6 +22,7 @@ from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.class_statements import new_class
 from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
     FOLDABLE,
     FOLDABLE_MODULES,
     OPAQUE_MODULES,
@@ -32,7 +34,7 @@ from firebrick.capture.library.known_callables import (
 from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant, Raised, Value
-from firebrick.capture.values.classes import ClassValue, fill
+from firebrick.capture.values.classes import ClassValue, SuperValue, fill
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
@@ -40,10 +42,16 @@ from firebrick.capture.values.iterator import IteratorValue, of_list
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
+from firebrick.capture.values.random_state import (
+    NUMBER_METHODS,
+    RandomNumbers,
+    make_generator,
+    make_numbers,
+    seed_default,
+)
 from firebrick.capture.values.scalar import OpenText, ScalarValue, chosen, extreme, finite, is_open, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
-from firebrick.capture.values.superclass import SuperValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -559,3 +567,26 @@ handles_all(
         types.MethodType: lambda interp, args, kwargs: BoundMethodValue(args[0], args[1]),
     }
 )
+
+
+# -- random numbers ----------------------------------------------------------------------
+
+
+handles(torch.Generator)(make_generator)
+handles(random.Random)(make_numbers)
+
+
+handles(torch.manual_seed)(lambda interp, args, kwargs: seed_default(interp, torch.manual_seed, args, kwargs))
+
+
+def _method_rule(name: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    owner = args[0].realize() if args else None
+    if not isinstance(owner, RandomNumbers):
+        raise Break("random-generator", f"random.Random.{name}() is called")
+    return owner.call_method(interp, name, args[1:], kwargs)
+
+
+for _name in sorted(NUMBER_METHODS):
+    _function = vars(random.Random).get(_name)
+    if isinstance(_function, types.FunctionType):
+        CODE_HANDLERS[_function.__code__] = functools.partial(_method_rule, _name)

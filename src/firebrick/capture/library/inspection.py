@@ -10,11 +10,13 @@ import inspect
 import logging
 import re
 import reprlib
+import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.continuation import origin
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     TRANSPARENT,
@@ -23,11 +25,12 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     unwrapped,
 )
+from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
 
 if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 def real_callable(value: Value) -> Any:
@@ -96,6 +99,45 @@ _WRAPPERS: tuple[Any, ...] = (
 for _wrapper in _WRAPPERS:
     if hasattr(_wrapper, "__code__"):  # what looks out for objects that hold themselves; capture looks out for depth
         CODE_HANDLERS[_wrapper.__code__] = unwrapped
+
+# -- frames --------------------------------------------------------------------------------------
+
+
+class FrameValue(Value):
+    """A frame of captured code, one of those of `inspect.stack`, or that list: what runs and was called is known."""
+
+    __slots__ = ("cls", "frame")
+
+    def __init__(self, frame: Interpreter | None, cls: Any = types.FrameType) -> None:
+        super().__init__(None)
+        if frame is None or origin(frame.code) or str(frame.globals.get("__name__")).startswith("firebrick."):
+            raise Break("unsupported-call", "a frame is looked up that captured code does not have")
+        self.frame, self.cls = frame, cls
+
+    def back(self, steps: int, cls: Any = types.FrameType) -> FrameValue:
+        """The frame that has called it, and so on."""
+        return FrameValue(self.frame, cls) if not steps else FrameValue(self.frame.caller()).back(steps - 1, cls)
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """What it runs, where it is, and its caller."""
+        code, kind = self.frame.code, self.cls
+        if name == "f_back" and kind is types.FrameType:
+            return self.back(1)
+        told: Any = {"f_code": code, "f_lineno": self.frame.current.line} if kind is types.FrameType else {}
+        told = {"filename": code.co_filename, "function": code.co_name} if kind is inspect.FrameInfo else told
+        return interp.tracer.known(told[name]) if name in told else super().get_attr(interp, name)
+
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """A frame of the list, or its name among its fields."""
+        place = interp.index_of(key)
+        if self.cls is list and place >= 0:
+            return self.back(place, inspect.FrameInfo)
+        return self.get_attr(interp, "function" if place == 3 else "a field")
+
+
+handles(sys._getframe)(lambda interp, args, kwargs: FrameValue(interp).back(interp.index_of(args[0]) if args else 0))
+handles(inspect.stack)(lambda interp, args, kwargs: FrameValue(interp, list))
+TRANSPARENT.add(inspect.currentframe)
 
 # -- logging --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Eager optimizers count steps in float32 tensors and take the powers of their bet
 both are tensors, and those of the powers are float64, so the results are eager's.
 """
 
-# ruff: noqa: ANN001, ANN003, ANN201, B905, D103  the inlined functions stand for untyped library code
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, B905, D103  the inlined functions stand for untyped library code
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import optimizer
+from torch.optim import adam, optimizer
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
@@ -52,22 +52,13 @@ def foreach_addcdiv_(self, tensors1, tensors2, scalars):
         each.add_(tensor1.mul(value).div(tensor2))
 
 
-def adam_step(
-    params, grads, averages, squares, largest, steps, decoupled, *, lr, beta1, beta2, weight_decay, eps, amsgrad,
-    maximize, **unscaled,
-):  # fmt: skip
-    for i, (param, average, square) in enumerate(zip(params, averages, squares)):
-        grad, step = -grads[i] if maximize else grads[i], steps[i].double()
-        if weight_decay != 0 and decoupled:
-            param.mul_(1 - lr * weight_decay)
-        elif weight_decay != 0:
-            grad = grad.add(param, alpha=weight_decay)
-        average.lerp_(grad, 1 - beta1)
-        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        if amsgrad:
-            square = largest[i].copy_(torch.maximum(largest[i], square))
-        denominator = (square.sqrt() / (1 - beta2**step) ** 0.5).add_(eps)
-        param.sub_(average.mul(lr / (1 - beta1**step)).div(denominator))
+_ADAM: Any = adam._single_tensor_adam
+
+
+def adam_step(*lists, grad_scale=None, found_inf=None, **options):
+    before = [step - 1 for step in lists[-1]]  # which the fused kernel is given as they are after it
+    none = {"has_complex": False, "capturable": False, "differentiable": False}
+    _ADAM(*lists[:-1], before, None, None, **none, **options)
 
 
 @handles(torch._fused_sgd_, torch._fused_adagrad_)
@@ -80,8 +71,8 @@ def _without_scale(kernel: Any, interp: Interpreter, args: Args, kwargs: Kwargs)
     scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
     if any(isinstance(value, TensorValue) for value in scale):
         return _fused(interp, args, kwargs)
-    decoupled = ConstantValue(kernel is torch._fused_adamw_)
-    return interp.tracer.function(adam_step).call(interp, [*args, decoupled], kwargs)  # type: ignore[arg-type]
+    decoupled = {"decoupled_weight_decay": ConstantValue(kernel is torch._fused_adamw_)}
+    return interp.tracer.function(adam_step).call(interp, args, {**kwargs, **decoupled})  # type: ignore[arg-type]
 
 
 _WITH_NUMBER: Mapping[str, tuple[str, Any]] = {

@@ -56,6 +56,16 @@ replaces("get_of_function")(
 )
 
 
+@replaces("unbind_jagged")
+def unbind_jagged(nested, dim=0):
+    if dim != 0:
+        raise RuntimeError("unbind(): only supported for NestedTensor on dim=0")
+    values, offsets, lengths, ragged = nested.values(), nested.offsets(), nested.lengths(), nested._ragged_idx - 1
+    if lengths is None:
+        return torch.split(values, offsets.diff().tolist(), dim=ragged)
+    return tuple(torch.narrow(values, ragged, *row) for row in zip(offsets.tolist(), lengths.tolist(), strict=False))
+
+
 @replaces("until")
 def until(function, sentinel):
     while True:

@@ -19,10 +19,12 @@ from torch.utils._device import DeviceContext
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Pick, is_picked
-from firebrick.capture.interpreter.function_modes import under_mode
-from firebrick.capture.interpreter.overrides import overridden, overrides_calls
+from firebrick.capture.interpreter.function_modes import overrides_calls, under_mode
+from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
     FOLDABLE,
+    FOLDABLE_MODULES,
     GRAPH_FUNCTIONS,
     GRAPH_TYPES,
     NAMED,
@@ -32,21 +34,27 @@ from firebrick.capture.library.known_callables import (
     handles_all,
     handles_each,
     key_of,
+    replaces,
+    unwrapped,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import told
+from firebrick.capture.marks import graph_break
 from firebrick.capture.values.array import ArrayValue
+from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.computed import ComputedValue, tensor_of_open
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.object import MISSING
 from firebrick.capture.values.scalar import expect, is_late, may_be_expected
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import as_subclass, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
+from firebrick.capture.values.wrapper import WrapperValue, call_with_objects, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -502,4 +510,155 @@ handles_all(
         torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
         torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,
     }
+)
+
+
+# -- tensors of classes with a `__torch_dispatch__`: distributed tensors, nested ones, the user's own ---
+
+_DISTRIBUTED = "torch.distributed.tensor"
+_C10D = "torch.distributed.distributed_c10d"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+
+
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+NAMED.update(
+    {
+        (f"{_DISTRIBUTED}._api", f"DTensor.{name}"): call_with_objects
+        for name in ("from_local", "to_local", "full_tensor", "redistribute")
+    }
+)
+FOLDABLE_MODULES.add(f"{_DISTRIBUTED}.placement_types")
+TRANSPARENT_MODULES.update({f"{_DISTRIBUTED}._api", f"{_DISTRIBUTED}.parallel.style", _FUNCTIONAL})
+
+
+def _held(interp: Interpreter, value: Value) -> Any:
+    """The object of a value: what nodes take, or one known by identity."""
+    value = value.realize()
+    if isinstance(value, SequenceValue):
+        return value.python_type()([_held(interp, item) for item in value.items])
+    obj = object_of(interp, value)
+    return interp.fold(lambda constant: constant, [value], {}).as_constant() if obj is MISSING else obj
+
+
+def _group_name(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A process group, mesh or list of ranks, known by identity, as the name by which ops know the group."""
+    return _fixed_call(interp, function.__globals__["_resolve_group_name"], args, kwargs)
+
+
+def _fixed_call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    host = [_held(interp, arg) for arg in args]
+    named = {name: _held(interp, arg) for name, arg in kwargs.items()}
+    try:
+        return ConstantValue(function(*host, **named))
+    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
+        interp.raise_real(error)
+
+
+def _world(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """`dist.group.WORLD`, which another group may become."""
+    world = function.__globals__["_world"]
+    return interp.tracer.known(world).realize().get_attr(interp, "_default_pg")
+
+
+def _truth(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    return interp.tracer.known(bool).call(interp, args, kwargs)
+
+
+NAMED.update(
+    {
+        **{(_SHAPES, name): _truth for name in ("guard_or_false", "guard_or_true", "statically_known_true")},
+        (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
+        (_FUNCTIONAL, "_resolve_group"): _group_name,
+        (_FUNCTIONAL, "_resolve_group_name"): _group_name,
+        (_C10D, "_get_group_size_by_name"): _fixed_call,
+        (_C10D, "_WorldMeta.WORLD"): _world,
+    }
+)
+
+
+@handles(torch.unbind)
+def _unbind(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if args and isinstance(nested := args[0].realize(), WrapperValue):
+        return nested.call_method(interp, "unbind", args[1:], kwargs)
+    return interp.tracer.graph.call(interp, "call_function", torch.unbind, args, kwargs)
+
+
+_to_padded: Any = torch._C._nested.nested_to_padded_tensor  # type: ignore[attr-defined]
+GRAPH_FUNCTIONS[id(_to_padded)] = _to_padded
+
+
+# -- TorchScript's functions in Python code -------------------------------------------------------------
+
+handles(torch.jit.annotate)(lambda interp, args, kwargs: args[1] if len(args) > 1 else kwargs["the_value"])
+replaces(torch.jit.isinstance)(torch._jit_internal._isinstance)  # type: ignore[no-untyped-call]
+_sample: Any = torch.jit.script_if_tracing(lambda: None)
+CODE_HANDLERS[_sample.__code__] = unwrapped  # nothing is traced where code is captured
+
+
+# -- constructors -------------------------------------------------------------------------------------
+
+_KINDS = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+
+
+def _constructs(dtype: torch.dtype | None) -> Any:
+    def old_tensor(*args: Any, device: Any = None) -> Any:
+        """A new tensor of sizes, one of data, or the tensor given."""
+        kind, first = dtype or torch.get_default_dtype(), args[0] if args else 0
+        if isinstance(first, torch.Tensor) and len(args) == 1 and first.dtype is kind and first.device.type == "cpu":
+            return torch.ops.aten.alias(first)
+        if isinstance(first, (list, tuple)) and not isinstance(first, torch.Size) and len(args) == 1:
+            return torch.tensor(first, dtype=kind, device="cpu")
+        if device is not None or not isinstance(first, (int, torch.Size)):
+            graph_break()
+        return torch.empty(first if isinstance(first, torch.Size) else args or 0, dtype=kind, device="cpu")
+
+    return old_tensor
+
+
+TRANSPARENT_MODULES.add(__name__)
+for _cls in (torch.Tensor, *(getattr(torch, f"{kind}Tensor") for kind in _KINDS)):
+    replaces(_cls)(_constructs(None if _cls is torch.Tensor else _cls.dtype))
+
+
+def _type(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """`Tensor.type`; a class of tensors is given by its name."""
+    if not args and "dtype" not in kwargs:
+        return ConstantValue(tensor.fake.type())
+    first, *rest = args or [kwargs["dtype"]]
+    try:
+        kind = first.realize().as_constant()
+    except NotConstant:
+        raise Break("unsupported-call", "Tensor.type() of what is not known") from None
+    if not isinstance(kind, (str, torch.dtype)):
+        kind = f"{kind.__module__}.{kind.__name__}"
+    named = {name: value for name, value in kwargs.items() if name != "dtype"}
+    return interp.tracer.graph.call(interp, "call_method", "type", [tensor, ConstantValue(kind), *rest], named)
+
+
+TENSOR_METHODS["type"] = _type
+
+
+class Scripted:
+    """A function that TorchScript compiled, as a node's target: its own name is one for all."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = str(function.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        return self.function(*args, **kwargs)
+
+
+def _scripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    function = getattr(args[0].realize(), "obj", None)
+    if not isinstance(function, torch.jit.ScriptFunction):
+        raise Break("unsupported-call", "a function of TorchScript that is not known is called")
+    return interp.tracer.graph.call(interp, "call_function", Scripted(function), args[1:], kwargs)
+
+
+handles(vars(torch.jit.ScriptFunction)["__call__"])(_scripted)
+# torch.testing puts this in its place, for the whole process.
+NAMED["torch.testing._internal.common_utils", "prof_func_call"] = lambda interp, _, args, kwargs: _scripted(
+    interp, args, kwargs
 )

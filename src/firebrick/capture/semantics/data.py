@@ -201,8 +201,8 @@ def _call_function_ex(interp: Interpreter, at: Instruction) -> None:
             kwargs[name] = mapping.get_item(interp, key)
     args = list(interp.iterate(interp.pop()))
     first, second = interp.pop_raw(), interp.pop_raw()
-    function = second if first is NULL else first
-    interp.push(function.realize().call(interp, args, kwargs))
+    interp.called = interp.current, (second if first is NULL else first).realize()
+    interp.push(interp.called[1].call(interp, args, kwargs))
 
 
 @executes("CALL_INTRINSIC_1")

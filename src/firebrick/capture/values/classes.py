@@ -1,10 +1,11 @@
-"""Classes: attribute reads on them and the construction of instances."""
+"""Classes: attribute reads on them, the construction of instances, and `super()`."""
 
 from __future__ import annotations
 
 import enum
 import types
 from collections import OrderedDict, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,17 +14,18 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
-from firebrick.capture.values.constant import ConstantValue, is_literal
+from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue
 from firebrick.capture.values.mapping import DictValue, SetValue
-from firebrick.capture.values.module import NewModuleValue
-from firebrick.capture.values.object import MEMBERS, MISSING, ObjectValue, builtin_base
+from firebrick.capture.values.method import MethodValue
+from firebrick.capture.values.module import ModuleValue, NewModuleValue
+from firebrick.capture.values.object import MEMBERS, MISSING, ObjectValue, bind, builtin_base
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
@@ -226,3 +228,93 @@ def fill(interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> Non
         storage.call_method(interp, "update", args, kwargs)
     elif isinstance(storage, (ListValue, SetValue)) and args:
         storage.call_method(interp, "extend" if isinstance(storage, ListValue) else "update", args, {})
+
+
+class SuperValue(Value):
+    """`super(cls, owner)`."""
+
+    __slots__ = ("cls", "owner")
+    held = ("owner",)
+
+    def __init__(self, cls: type, owner: Value) -> None:
+        super().__init__(None)
+        self.cls, self.owner = cls, owner
+
+    def python_type(self) -> type:
+        """Super."""
+        return super
+
+    def find(self, interp: Interpreter, name: str) -> tuple[Any, type] | None:
+        """The raw attribute behind `cls`, and its owner; guarded in each class that is looked at."""
+        owner = self.owner
+        start = owner.python_type()
+        if isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls):
+            start = owner.obj
+        mro = start.__mro__
+        for base in mro[mro.index(self.cls) + 1 :]:
+            entry, holder = interp.lookup(base, name)
+            if holder is base:
+                return entry, base
+        return None
+
+    def get_attr(self, interp: Interpreter, name: str) -> Value:
+        """The attribute, bound to the owner."""
+        entry = self.find(interp, name)
+        if entry is None and name in vars(super):
+            raise Break("unsupported-attribute", f"{name} of a super object is read")
+        if entry is None:
+            interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
+        raw, base = entry
+        owner = self.owner
+        if isinstance(owner, ClassValue):
+            return self._of_class(interp, raw, base, owner, name)
+        if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__setattr__":
+            return _Raw(
+                lambda interp, args, _: owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
+            )
+        if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__getattr__":
+            return _Raw(partial(_table_entry, owner))
+        if isinstance(owner, ObjectValue) and not isinstance(
+            raw, (types.FunctionType, property, staticmethod, classmethod)
+        ):
+            if base is object and name in ("__setattr__", "__getattribute__", "__delattr__"):
+                return BoundMethodValue(CallableValue(raw), owner)
+            if isinstance(owner, ExceptionValue):
+                if name == "__init__" and owner.obj is not None:
+                    raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
+                return _Raw(owner.initialize) if name == "__init__" else MethodValue(owner, name)
+            if name in ("__init__", "__init_subclass__"):
+                storage = owner.storage
+                return _Raw(lambda interp, args, kw: None if storage is None else fill(interp, storage, args, kw))
+            if owner.storage is not None and base is not object:
+                return owner.storage_method(interp, name)
+        return bind(interp, raw, base, owner, name)
+
+    def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
+        if raw is type.__call__:
+            return _Raw(partial(owner.construct, plain=True))
+        if name == "__new__" and not isinstance(raw, staticmethod):
+            return CallableValue(base.__new__)
+        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+
+
+class _Raw(Value):
+    """A built-in method reached through `super()`: what it does."""
+
+    __slots__ = ("run",)
+    cls = types.MethodWrapperType
+
+    def __init__(self, run: Callable[[Interpreter, Args, Kwargs], Value | None]) -> None:
+        super().__init__(None)
+        self.run = run
+
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        """Do it."""
+        return self.run(interp, args, kwargs) or NONE
+
+
+def _table_entry(module: ModuleValue, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    value = module.own(interp, name := args[0].realize().as_constant())
+    if not isinstance(value, Value):
+        interp.raise_new(AttributeError, f"{module.cls.__name__!r} object has no attribute {name!r}")
+    return value

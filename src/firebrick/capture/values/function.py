@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, BuiltinItem, FunctionPart, Item
 from firebrick.capture.values.base import KnownValue, Value
-from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
+from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.errors import InternalError
@@ -192,17 +192,6 @@ class FunctionValue(Value):
                 attribute, Attr(base, name), pinned=name.startswith("__") and not is_literal(attribute)
             )
         match name:
-            case "__name__":
-                return ConstantValue(self.name)
-            case "__qualname__":
-                return ConstantValue(self.code.co_qualname)
-            case "__module__":
-                return ConstantValue(self.globals.get("__name__"))
-            case "__doc__":
-                consts = self.code.co_consts
-                return ConstantValue(consts[0] if consts and isinstance(consts[0], str) else None)
-            case "__code__":
-                return interp.tracer.known(self.code)
             case "__defaults__":
                 return TupleValue(list(self.defaults)) if self.defaults else NONE
             case "__kwdefaults__":
@@ -214,13 +203,19 @@ class FunctionValue(Value):
                 return self.attributes[name]
             case "__dict__":
                 return self.own
-            case "__type_params__":
-                return TupleValue([])
-            case "__class__":
-                return interp.tracer.known(types.FunctionType)
-        if any(name in vars(base) for base in types.FunctionType.__mro__):
+        try:
+            attribute = getattr(self.host(), name)
+        except AttributeError as error:
+            interp.raise_real(error)
+        if not isinstance(attribute, (*LITERAL_TYPES, tuple, types.CodeType, type)):
             raise Break("unsupported-attribute", f"{name} of a function made in captured code is read")
-        interp.raise_new(AttributeError, f"'function' object has no attribute {name!r}")
+        return interp.tracer.known(attribute)
+
+    def host(self, code: types.CodeType | None = None) -> types.FunctionType:
+        """A real function like one that captured code made, with empty cells and no defaults."""
+        cells = tuple(types.CellType() for _ in self.code.co_freevars)
+        names = {"__name__": self.globals.get("__name__", "builtins")}
+        return types.FunctionType(code or self.code, names, self.name, None, cells)
 
     def annotated(self) -> DictValue:
         """The annotations that the function was made with: names and values in turn."""

@@ -480,13 +480,8 @@ def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Va
     return NONE
 
 
-def _discard(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-    _changing(interp, value).pop(key_of(args[0], interp, value.entries), None)
-    return NONE
-
-
-def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-    if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None:
+def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs, *, there: bool = True) -> Value:
+    if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None and there:
         interp.raise_value(KeyError, [args[0]])
     return NONE
 
@@ -546,7 +541,7 @@ SET_METHODS = SetValue.methods = {
     "add": _add,
     "clear": _clear_set,
     "copy": lambda interp, value, args, kwargs: SetValue(dict(value.entries), cls=value.cls),
-    "discard": _discard,
+    "discard": partial(_remove, there=False),
     "pop": _pop_member,
     "remove": _remove,
 }

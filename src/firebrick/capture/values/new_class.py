@@ -71,9 +71,7 @@ def stand_in(interp: Interpreter, value: Value) -> Any:
 def _function(value: FunctionValue) -> types.FunctionType:
     code = value.code
     refusing = code.replace(co_code=_refuse.__code__.co_code, co_exceptiontable=b"", co_linetable=b"")
-    cells = tuple(types.CellType() for _ in code.co_freevars)
-    host = types.FunctionType(refusing, {}, value.name, None, cells)
-    host.__qualname__, host.__module__ = code.co_qualname, value.globals.get("__name__", "builtins")
+    host = value.host(refusing)
     for name, (_, attribute) in value.own.entries.items():
         if attribute.is_constant():
             setattr(host, str(name), attribute.realize().as_constant())

@@ -465,14 +465,59 @@ def chosen(interp: Interpreter, second: Value, *sides: Value) -> Value | None:
     graph = interp.tracer.graph
     tensors = [one for one in (second, *sides) if isinstance(one, TensorValue) and _is_readable(interp, one)]
     alike = {(one.cls, one.fake.shape, one.fake.dtype, one.fake.device, one._wants_gradient()) for one in tensors[1:]}
-    if len(tensors) < 3 or len(alike) > 1 or tensors[1].cls is not torch.Tensor or tensors[1]._wants_gradient():
+    if len(tensors) < 2 or len(alike) > 1 or tensors[1].cls is not torch.Tensor or tensors[1]._wants_gradient():
         return None
     if interp.tracer.early.read(tensors[0], bool) is not None:
         return None
+    if len(tensors) == 2:
+        other = next(one for one in sides if one is not tensors[1])
+        known = type(other) is ConstantValue and type(other.value) in (int, float)
+        return EitherValue(tensors[0], sides) if known else None
     number: Any = graph.call(interp, "call_function", torch.where, [second, *sides[::-1]], {}).realize()
     value = graph._by_fake[id(number.fake)] = ChosenValue(graph, number, tensors[0], tensors[1:])
     graph.chosen.append(value)
     return value
+
+
+class EitherValue(UnknownValue):
+    """A tensor of one element or a number, by a truth that data decide; it leaves as the one that it is."""
+
+    __slots__ = ("second", "sides")
+    held = ("second", "sides")
+
+    def __init__(self, second: TensorValue, sides: Sequence[Value]) -> None:
+        super().__init__(None)
+        self.second, self.sides = second, sides
+
+    def _unknown(self) -> NoReturn:
+        raise Break("data-dependent-branch", "it is not known whether min() or max() gave a tensor or a number")
+
+    python_type = identity = UnknownValue._ask  # type: ignore[assignment]
+    reconstruct = ChosenValue.reconstruct  # type: ignore[assignment]
+
+    def beside(self, interp: Interpreter, function: Any, places: Sequence[Value]) -> Value:
+        """What a function gives that takes it and another value at its places.
+
+        A number is a constant, which both are computed with; beside a tensor, both are numbers of its dtype.
+        """
+        first, other = self.sides[0].realize(), next(one for one in places if one is not self)
+        number, tensor = sorted((first, self.sides[1].realize()), key=lambda one: isinstance(one, TensorValue))
+        if type(other) is ConstantValue and type(other.value) in (int, float, bool):
+            rows = [[one if place is self else place for place in places] for one in self.sides]
+            results = [
+                interp.operate(function, *row) if tensor in row else interp.fold(function, row, {}) for row in rows
+            ]
+            return EitherValue(self.second, results)
+        assert isinstance(tensor, TensorValue)
+        if not isinstance(other, TensorValue) or other.fake.dtype not in (torch.float32, torch.float64):
+            self._unknown()
+        kinds = {torch.result_type(other.fake, one) for one in (other.fake, tensor.fake, number.as_constant())}
+        if len(kinds) > 1 or tensor.fake.dim() > other.fake.dim() or tensor.fake.device != other.fake.device:
+            self._unknown()
+        alike = _tensor(interp, "to", tensor, *kinds)
+        sides = [alike if one is tensor else one for one in self.sides]
+        chosen = interp.tracer.graph.call(interp, "call_function", torch.where, [self.second, *sides[::-1]], {})
+        return interp.operate(function, *[chosen if place is self else place for place in places])
 
 
 # -- text --------------------------------------------------------------------------------------------

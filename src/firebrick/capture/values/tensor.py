@@ -289,8 +289,7 @@ class TensorValue(ComparedValue):
             return interp.iterate(method_under_modes(interp, "__iter__", [self], {}))
         if self.fake.ndim == 0:
             interp.raise_new(TypeError, "iteration over a 0-d tensor")
-        whole = self._all_places(interp) or self
-        return interp.tracer.graph.call(interp, "call_method", "unbind", (whole,), {}).iterate(interp)
+        return (self._all_places(interp) or self).call_method(interp, "unbind", [], {}).iterate(interp)
 
     def _all_places(self, interp: Interpreter) -> Value | None:
         """What `x.nonzero()` of a row gives where all of it is true, as of experts that tokens were sent to."""

@@ -21,10 +21,10 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, unwrap, wrapped
+from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, count_writes, leaves_of, unwrap, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
@@ -43,7 +43,9 @@ def _is_of_torch(cls: type) -> bool:
 class WrapperValue(TensorValue):
     """A tensor of such a class; the plain ones in it are values of the graph too."""
 
-    __slots__ = ()
+    __slots__ = ("given",)
+    given: tuple[Any, ...]
+    """Of one that was there before: its history of gradients, its layout and the plain tensors in it."""
 
     def _guard(self, interp: Interpreter) -> None:
         """Its layout is guarded as it is read."""
@@ -93,14 +95,28 @@ class WrapperValue(TensorValue):
         """Breaks."""
         raise Break("tensor-subclass", f"{name} of {self.describe()} is set")
 
+    def get_item(self, interp: Interpreter, key: Value) -> Value:
+        """One row of a jagged tensor is as long as data say."""
+        one = self.fake.layout is torch.jagged and key.python_type() is int
+        return (
+            self.call_method(interp, "unbind", [], {}).get_item(interp, key) if one else super().get_item(interp, key)
+        )
+
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class are inlined, those of torch's own classes are nodes, as are those of every tensor."""
         attribute, owner = class_lookup(self.cls, name)
+        if name == "unbind" and self.fake.layout is torch.jagged:
+            return interp.inline(interp.stand_in("unbind_jagged"), [self, *args], kwargs)
         if owner in _TENSOR:
             return super().call_method(interp, name, args, kwargs)
         if owner is not None and callable(attribute) and _is_of_torch(owner):
             return call_with_objects(interp, name, [self, *args], kwargs)
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
+
+    def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
+        """Count the writes: the graph makes them to what is in it."""
+        own, count = emitter.load_to_temp(self), self.fake._version
+        return lambda: emitter.run_call(count_writes, count, temps=[own])
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make it of the plain tensors in it."""
@@ -108,6 +124,21 @@ class WrapperValue(TensorValue):
         gradients, leaves = _apart(emitter.graph, self, layout)
         emitter.load_call(_WRAPPED, layout, gradients, *leaves)
         emitter.remember(self)
+
+
+def note_written_wrappers(interp: Interpreter) -> None:
+    """Those that were given hold the same plain tensors as before, which the class's dispatch has written to.
+
+    Raises:
+        Break: it has changed them otherwise, or their history of gradients.
+    """
+    for value in [*interp.tracer.graph._by_fake.values()]:
+        if isinstance(value, WrapperValue) and value.obj is not None and value.fake._version:
+            history, layout, *leaves = value.given
+            same = value.fake.grad_fn is history and Layout(value.fake) == layout
+            if not same or any(one is not leaf for one, leaf in zip(leaves_of(value.fake), leaves, strict=True)):
+                raise Break("tensor-subclass", f"a {value.cls.__name__} that was given is changed")
+            interp.tracer.effects.mutated(value, always=True)
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -153,6 +184,7 @@ def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
     node.meta["val"] = fake = graph._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
     node.meta["stack"] = ()
     value = graph._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
+    value.given = (fake.grad_fn, Layout(fake), *leaves_of(fake))
     return value
 
 

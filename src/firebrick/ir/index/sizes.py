@@ -653,7 +653,7 @@ def size_of(size: Any) -> Expr | int:
     """A size as the algebra has it: an expression of what is known now, or a number."""
     if isinstance(size, Expr):
         return size if size.terms else size.const
-    if isinstance(size, torch.SymInt):
+    if isinstance(size, torch.SymInt) and hasattr(size.node, "sizes"):  # ragged ones have none
         node: Any = size.node
         e: Expr = node.sizes.settled(node.expr)
         return e if e.terms else e.const

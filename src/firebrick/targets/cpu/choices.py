@@ -1,7 +1,7 @@
 """What may compute matmuls, convolutions and recurrent layers on a CPU: kernels written by hand, and oneDNN's.
 
-Costs are relative to ATen's own call, which is one of the choices: the others' are 1 where they were measured to be as
-fast.
+Costs are relative to ATen's own call, which is one of the choices. They only rank: how fast each is on the machine at
+hand is measured, and where nothing is, or noise hides it, the order is the same on all machines.
 """
 
 from __future__ import annotations
@@ -29,17 +29,10 @@ _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
 """What is done to results before they are stored. oneDNN's relu, hardtanh and hardsigmoid turn NaN into a number."""
 
-_MATMUL = 1 << 19
-"""Multiplications from which oneDNN's packed kernel is faster than what it costs to call. Measured for 1 row: 384x384
-21 us against 13, 768x768 42 against 44, 768x3072 120 against 169."""
-_FEW_ROWS = 4
-"""Rows up to which our kernel of bfloat16 is as fast as oneDNN's, which has instructions for it: the weight is read."""
-_BATCHED = 1 << 21
-"""Multiplications of one product of a batch up to which our kernel is preferred. Measured, two threads, us, the library
-last: 4096 of 1x16x16 128 and 314, 256 of 8x8x8 17 and 20, 64 of 64x64x64 177 and 204, 16 of 128x128x128 333 and 363."""
-
-_CONVOLUTION = 1 << 17
-"""Multiplications from which a packed convolution is worth its call."""
+_MANY, _SMALL = 32, 64
+"""Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
+_PACKED = 0.75
+"""Cost of kernels whose weight is packed ahead of time."""
 _LEAST, _WIDEST = 4, 9
 """Channels from which, and width of the window up to which, the kernel for depthwise convolutions is used."""
 _WIDE, _THICK = 40, (8, 1024)
@@ -53,9 +46,6 @@ times as long as making the panel anew."""
 _LONG = 2048
 """Products in one sum from which oneDNN's convolution takes the sum in two pieces."""
 
-_MANY, _SMALL = 32, 64
-"""Sequences beyond which, in layers of more hidden units, oneDNN's kernel for LSTM is as fast as ours."""
-
 
 def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
     """What computes an op, the cheapest first; of equal ones the first here."""
@@ -65,11 +55,6 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         return (*_int8_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
     return tuple(sorted([*_OPS[op](columns, *args), CALL], key=lambda c: c.cost))
-
-
-def _cost(work: int, meets: int) -> float:
-    """That of a kernel that takes long to call, and is as fast as ATen's where the work is `meets`."""
-    return 0.75 + 0.25 * meets / max(work, 1)
 
 
 def _is_packable(dtype: torch.dtype) -> bool:
@@ -83,14 +68,13 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     half, rows = weight.dtype is torch.bfloat16, x.shape[0]
     if not isinstance(rows, int):  # oneDNN would have to know how many
         return [Choice("own", 0.5, _WRITTEN)] if columns and weight.dtype is torch.float32 else []
-    work = math.prod((rows, *weight.shape))
-    choices = [Choice("packed", _cost(work, _MATMUL), _ONEDNN | {"add"}, single=True)]
+    choices = [Choice("packed", _PACKED, _ONEDNN | {"add"}, single=True)]
     choices = choices if _is_packable(weight.dtype) else []
     if weight.dtype is torch.float32 and torch.backends.mkl.is_available() and rows:
-        choices.append(Choice("mkl", _cost(work, _MATMUL), frozenset({"bias"})))
+        choices.append(Choice("mkl", _PACKED, frozenset({"bias"})))
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
-        cost = 1.0 if half and rows > _FEW_ROWS else 0.5
+        cost = 1.0 if half and rows > 1 else 0.5  # the library multiplies bfloat16; of one row the weight is but read
         after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
         choices += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
     return choices
@@ -98,11 +82,21 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
 
 def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
     """x [batch, rows, inner] by y [batch, inner, outer]."""
-    work = math.prod((*x.shape[1:], y.shape[2]))
     sides = any(n == 1 or s == 1 for n, s in zip(y.shape[1:], y.stride()[1:], strict=True))
-    if not columns or x.dtype is not torch.float32 or not work * x.shape[0] or not sides:
+    if not columns or x.dtype is not torch.float32 or not math.prod((*x.shape, y.shape[2])) or not sides:
         return []
-    return [Choice("own", 0.5 if work <= _BATCHED else 1.5)]
+    return [Choice("own", 0.5)]
+
+
+def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any) -> list[Choice]:
+    """Attention of [batch, heads, length, size]: in parts, where scores take no more memory than the rest."""
+    sizes = (*q.shape, k.shape[2])
+    if not columns or q.dtype is not torch.float32 or not all(type(n) is int for n in (*sizes, *k.shape, *v.shape)):
+        return []
+    apart = (
+        k.shape == v.shape and math.prod((*q.shape[:3], sizes[4])) <= 2 * (q.numel() + k.numel()) and math.prod(sizes)
+    )
+    return [Choice("parts", 1.5)] if apart else []
 
 
 def _convolution(
@@ -111,12 +105,10 @@ def _convolution(
     """A convolution by a constant weight: of single pixels it is a matmul."""
     del dilation
     outer, inner, *window = weight.shape
-    work = out.numel() * math.prod(weight.shape[1:])
     if not torch.backends.mkldnn.is_available() or not _is_packable(out.dtype):
         return []
-    cost = _cost(work, _CONVOLUTION)
     long = groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG
-    library = [Choice("packed", cost, _ONEDNN, options={"pieces": 1 + long})] if len(window) < 3 else []
+    library = [Choice("packed", _PACKED, _ONEDNN, options={"pieces": 1 + long})] if len(window) < 3 else []
     if len(window) == 3:
         depth, *window = window
         if depth > 1 and inner * math.prod(window) < _LEAST_OF_VOLUMES:
@@ -128,10 +120,10 @@ def _convolution(
         single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
         wide = out.shape[-1] >= _WIDE and _THICK[0] <= x.shape[1] and x.shape[1] * stride[-1] <= _THICK[1]
         options = {"columns": columns, "in_place": _is_read_in_place(weight, out)}
-        dense = Choice("dense", cost, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
-        return [*([Choice("matmul", cost, _WRITTEN)] if single else []), dense, *library]
+        dense = Choice("dense", _PACKED, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
+        return [*([Choice("matmul", _PACKED, _WRITTEN)] if single else []), dense, *library]
     whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LEAST and window[-1] <= _WIDEST
-    pads = Choice("depthwise", cost, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
+    pads = Choice("depthwise", _PACKED, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
     return [pads, *library] if whole else library
 
 
@@ -156,5 +148,6 @@ def _int8_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
 
 
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
-    "aten::mm": _matmul, "aten::bmm": _batched, "aten::convolution": _convolution, "firebrick::recurrent": _recurrent,
+    "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention,
+    "aten::convolution": _convolution, "firebrick::recurrent": _recurrent,
 }  # fmt: skip

@@ -6,11 +6,14 @@ with its share of the programs. Launches that fill the card anyway stay alone: t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.loops.program import Extern, Ref
+from firebrick.ir.kernels.step_buffers import names_in
+from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.launches import beside
 from firebrick.targets.cuda.tile import Body
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.ir.kernels.schedule import Kernel, Schedule
+    from firebrick.ir.loops.program import Buffer
     from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
 
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 _MOST = 16
 """Launches that become one: more would make its code, of as many copies, longer than it saves."""
 _MOST_ARGUMENTS = 160
+_HELD = 32 << 20
+"""Bytes of temporaries that waiting launches may keep alive, as casts keep gradients in 16 bits: what a level 2 cache
+(40 MB on an A100, 50 on an H100) may still have when they run."""
 _FILLS = 40
 """Programs for each multiprocessor from which a launch keeps the card busy well beyond its own start: 16 run at once,
 so these are two and a half rounds, of which the last one's idle half counts a fifth."""
@@ -35,16 +42,18 @@ def side_by_side(
     steps: Sequence[Launch | Extern], table: KernelTable, card: CardFacts, device: str
 ) -> list[Launch | Extern]:
     """The steps, with launches that may run together as one."""
-    kernels = {k.name: k for k in table.kernels()}
+    kernels, sizes = {k.name: k for k in table.kernels()}, {b.name: _nbytes(b) for b in table.program.buffers}
+    last = {name: k for k, step in enumerate(steps) for name in names_in(step)}
     waiting: dict[str, list[Launch]] = {}
     held: dict[str, Touched] = {}
+    alive: dict[str, int] = {}
     out: list[Launch | Extern] = []
 
     def close(name: str) -> None:
-        del held[name]
+        del held[name], alive[name]
         out.extend(_merged(waiting.pop(name), kernels[name], table))
 
-    for step in steps:
+    for k, step in enumerate(steps):
         reads, writes = touched(step, kernels)
         for name in [n for n, (r, w) in held.items() if not (w.isdisjoint(reads | writes) and r.isdisjoint(writes))]:
             close(name)
@@ -55,11 +64,20 @@ def side_by_side(
         r, w = held.setdefault(step.kernel, (set(), set()))
         r |= reads
         w |= writes
+        alive[step.kernel] = alive.get(step.kernel, 0) + sum(sizes.get(n, 0) for n in reads if last[n] == k)
         if len(waiting[step.kernel]) == min(_MOST, _MOST_ARGUMENTS // len(step.args)):
             close(step.kernel)
+        while sum(alive.values()) > _HELD:
+            close(max(alive, key=alive.__getitem__))
     for name in list(waiting):
         close(name)
     return out
+
+
+def _nbytes(b: Buffer) -> int:
+    """Of a temporary of known size; 0 of what others keep alive."""
+    known = b.kind == "temp" and all(n.is_const for n in b.shape)
+    return math.prod([n.const for n in b.shape]) * DTYPES[b.dtype].nbytes if known else 0
 
 
 def _is_small(step: Launch, kernel: Kernel | None, card: CardFacts, device: str) -> bool:
@@ -76,8 +94,7 @@ def touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
     if isinstance(step, Launch):
         pairs = list(zip(step.args, kernels[step.kernel].params, strict=True))
         return {a for a, p in pairs if not p.written}, {a for a, p in pairs if p.written}
-    written = {*(o for o in step.outs if o is not None), *step.writes}
-    return set(), written | set(_buffers([*step.args, *(v for _, v in step.kwargs)]))
+    return set(), {*names_in(step)}
 
 
 def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
@@ -95,14 +112,6 @@ def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
     return found
 
 
-def _buffers(values: Iterable[object]) -> Iterable[str]:
-    for value in values:
-        if isinstance(value, Ref):
-            yield value.buffer
-        elif isinstance(value, (tuple, list)):
-            yield from _buffers(value)
-
-
 def _merged(launches: list[Launch], kernel: Kernel, table: KernelTable) -> Iterable[Launch]:
     """Launches of one kernel as few: of sixteen, eight, four or two, so that few kernels are new."""
     while launches:
@@ -111,9 +120,8 @@ def _merged(launches: list[Launch], kernel: Kernel, table: KernelTable) -> Itera
         if count == 1:
             yield now[0]
             continue
-        one = beside(
-            [PlannedLaunch("map", kernel.params, kernel.body, s.args, s.sizes, s.grid, s.attributes) for s in now]
-        )
+        same = "map", kernel.params, kernel.body
+        one = beside([PlannedLaunch(*same, s.args, s.sizes, s.grid, s.attributes) for s in now])
         nodes = tuple(dict.fromkeys(n for s in now for n in s.nodes))
         parts = tuple(dict.fromkeys(n for s in now for n in s.parts))
         name, origin = table.add(one, kernel.device), ", ".join(dict.fromkeys(s.origin for s in now if s.origin))
