@@ -663,6 +663,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.slice_scatter.default: _part_written(aten.slice.Tensor),
     aten.select_scatter.default: _part_written(aten.select.int),
     aten.diagonal_scatter.default: _part_written(aten.diagonal.default),
+    **dict.fromkeys(
+        ops("select_backward.default slice_backward.default diagonal_backward.default"),
+        lambda gradient, shape, *_: Spec(tuple(shape), gradient.dtype),
+    ),
     # Its kernel makes a contiguous result of any exponent.
     aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.

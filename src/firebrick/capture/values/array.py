@@ -32,11 +32,7 @@ _BY_VALUE = np.lib.NumpyVersion(np.__version__) < "2.0.0"  # before, values took
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The dtype of torch for one of numpy's.
-
-    Raises:
-        Break: torch has none, or too few operations for it.
-    """
+    """The dtype of torch for one of numpy's; raises Break: torch has none, or too few operations for it."""
     if _BY_VALUE:
         raise Break("numpy", "dtypes of numpy 1 depend on values")
     ours = _DTYPES.get(np.dtype(dtype))

@@ -79,11 +79,7 @@ class NumberValue(UnknownValue):
 
     @staticmethod
     def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
-        """Arithmetic that can't raise is done before the graph too.
-
-        Raises:
-            Break: it may raise, or is none of numbers.
-        """
+        """Arithmetic that can't raise is done before the graph too; raises Break: it may, or is none of numbers."""
         operands = [_operand(value) for value in (left, right)]
         function, kinds = _EXACT.get(symbol), {value.python_type() for value in (left, right)}
         if symbol == "/" and isinstance(right, ConstantValue) and right.value and float in kinds:
