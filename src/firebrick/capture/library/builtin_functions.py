@@ -83,7 +83,10 @@ OPAQUE_MODULES.update(
 )  # fmt: skip
 
 
-@handles_each(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta)
+@handles_each(
+    *(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta),
+    torch.torch_version.TorchVersion,
+)
 def _unchanging(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(cls, args, kwargs)
 
