@@ -160,6 +160,17 @@ def _loop_after(graph: Flow, index: int) -> tuple[set[int], int]:
     return set(), index
 
 
+def _test_of_rounds(graph: Flow, index: int) -> int | None:
+    """Where a `while` loop that the instruction is a part of the test before does the same at the end of a round."""
+    test = graph.instructions[index]
+    for i in graph.instructions[index + 1 :]:
+        if i.position == test.position and (i.opname == test.opname or (i.is_jump and test.is_jump)):
+            loop = graph.loop_of(i.index)
+            if loop and index not in loop and i.index in graph.reachable(index) and test.column:
+                return i.index
+    return None
+
+
 def _is_small(graph: Flow, index: int) -> bool:
     """Whether an instruction is too little to leave the frame for."""
     i = graph.instructions[index]
@@ -196,6 +207,9 @@ class _Break:
         self.stays = _decision_after(self.graph, start) | {start}
         self.loop: set[int] = set()
         self._stay_in_loop(self.graph.loop_of(start), start)
+        if (again := _test_of_rounds(self.graph, start)) is not None:  # will break as well
+            self.stays |= _decision_after(self.graph, again) | {again}
+            self._stay_in_loop(self.graph.loop_of(again), again)
         # Two slots of one name can't be passed by name.
         names = slot_names(code)
         self.whole = len(set(names)) != len(names)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import pathlib
 import re
 import reprlib
 import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import origin
@@ -72,7 +76,14 @@ TRANSPARENT.update((inspect.iscoroutinefunction, inspect._has_code_flag))  # typ
 @handles_each(
     *(importlib.util.find_spec, importlib.metadata.version, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
-    *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
+    *(
+        functools.cache,
+        logging.Logger.isEnabledFor,
+        logging.getLogger,
+        datetime.timedelta,
+        torch.torch_version.TorchVersion,
+    ),
+    *(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath),
 )
 def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(function, args, kwargs)

@@ -16,9 +16,9 @@ from torch.autograd import forward_ad
 from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.torch_state import Switch
 from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
-from firebrick.capture.switches import Switch
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
