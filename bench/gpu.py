@@ -10,7 +10,9 @@ the norm of that result.
 import argparse
 import copy
 import itertools
+import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -244,9 +246,8 @@ def main() -> None:
     for name, batch, contender in itertools.product(options.models, options.batches, options.contenders):
         words = ["--models", name, "--batches", str(batch), "--contenders", contender, "--here"]
         words += ["--together"] * options.together + ["--train"] * options.train
-        process = subprocess.Popen(
-            [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command, pipe = [sys.executable, __file__, *words], subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
         waiting.append(process)
         if not options.together:
             print(process.communicate()[0], end="", flush=True)
@@ -257,8 +258,11 @@ def main() -> None:
         if not select.select([p.stdout], [], [], max(0, end - time.perf_counter()))[0]
     ]
     for process in cold:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # torch.compile's processes too, which would work on
         print("not warm in time:", *process.args[2:], file=sys.stderr)
+    for process in cold:
+        process.wait()
+    time.sleep(5.0 if cold else 0.0)  # the driver takes their memory back, which calls of others wait for
     for process in [p for p in waiting * options.together if p not in cold]:
         process.stdout.readline()
         print(process.communicate("go\n")[0], end="", flush=True)

@@ -50,7 +50,7 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
-from firebrick.passes import cuda_search, tuning
+from firebrick.passes import cuda_apart, cuda_search, tuning
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
@@ -105,13 +105,12 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
+        starts |= cuda_apart.part_on_cpu(gm, config)
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), unwatched():
-            if config.background:
-                deferred = compiler(gm, example_inputs, config, user_passes).deferred()
-                if deferred is not None:
-                    return deferred
+            if config.background and (deferred := compiler(gm, example_inputs, config, user_passes).deferred()):
+                return deferred
             start = time.perf_counter()
             compiled = _with_symbols(gm, lambda: compiler(gm, example_inputs, config, user_passes).run())
             if config.autotune and compiler is _Inference and _device_types(gm, example_inputs) == {"cpu"}:
@@ -414,8 +413,8 @@ class _Compile:
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
         looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
-        looked_at = looked_at or config.memory_budget < 1  # layers then differ in what they save
-        if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
+        differ = config.memory_budget < 1 or trace.gradients_in(gm.graph)  # layers, in what is saved or goes back
+        if self.few and not (looked_at or differ) and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
         if self.repeat is not None:

@@ -30,9 +30,9 @@ def large(gib):
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("library", [False, True])
 def test_out_of_memory(graphs, library):
-    def fn(x, n):
+    def fn(x, n):  # what runs before memory ends is short: a sum over all of y kept a card for minutes
         y = x.expand(n, x.shape[0]) + 1
-        return (y @ x[:, None] if library else y.relu()).sum(), y
+        return (y @ x[:, None] if library else y[:64].relu()).sum(), y
 
     run = firebrick.compile(fn, options={"graphs": graphs}, dynamic=True)
     x = rand(1024)

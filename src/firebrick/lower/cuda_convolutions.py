@@ -53,15 +53,9 @@ def _convolution(
     return lw.formula(biased, 2)
 
 
-def _by_channels(
-    lw: Lowering,
-    x: TensorValue,
-    weight: TensorValue,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> TensorValue:
+def _by_channels(lw: Lowering, x: TensorValue, weight: TensorValue, *how: Sequence[int]) -> TensorValue:
     """A window of each channel by itself: each result is the sum of a few products, which one thread adds up."""
+    stride, padding, dilation = how
     lw.realize(x)
     lw.realize(weight)
     compute = DTYPES[x.dtype].compute
@@ -76,7 +70,6 @@ def _by_channels(
             places.append(at)
             if padding[d]:
                 inside = op("and", inside, op("ge", index_value(at), constant(0, "i64")))
-            if padding[d]:
                 inside = op("and", inside, op("lt", index_value(at), index_value(x.shape[2 + d])))
         image = cast(masked(inside, x.at((index[0], index[1], *places)), 0.0), compute)
         factor = cast(weight.at((index[1], ZERO, *[a.var for a in axes])), compute)

@@ -225,10 +225,8 @@ def _source(name: str, arguments: dict[str, Any]) -> Any:
         return source if name != "permute" or list(arguments["dims"]) == sorted(arguments["dims"]) else None
     if name == "dropout":
         return source if arguments.get("train") is False or arguments.get("p") == 0 else None
-    if name == "cat":
-        parts = arguments.get("tensors", ())
-        return parts[0] if isinstance(parts, (tuple, list)) and len(parts) == 1 else None
-    return None
+    parts = arguments.get("tensors", ()) if name == "cat" else ()
+    return parts[0] if isinstance(parts, (tuple, list)) and len(parts) == 1 else None
 
 
 def _drop_noops(gm: fx.GraphModule) -> bool:

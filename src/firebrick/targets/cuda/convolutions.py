@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from firebrick.targets.base import CALL, Choice
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FEW_STEPS = 32_000_000
 """Products of a convolution with one channel a group up to which loops are quicker than the library's kernel, which
@@ -26,17 +24,10 @@ the library's, the copy and the matmul: 3 x 224 x 224 by 16 x 16: 63, 2.8, 4.8, 
 192 x 28 x 28 by 2 x 2: 8.3, 2.7, 4.1; a batch of 32 of 96 x 56 x 56 by 2 x 2: 35, 27, 11."""
 
 
-def convolution_form(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    out: torch.Tensor,
-) -> Choice:
+def convolution_form(x: Tensor, weight: Tensor, *how: Any) -> Choice:
     """The library convolves images in short types channels last, and would turn them around at each call; there it adds
     a vector and another image, and cuts off below zero, on the way."""
+    stride, padding, dilation, groups, out = how
     if out.dtype not in (torch.float16, torch.bfloat16) or out.dim() != 4:
         return CALL
     sizes: list[Any] = [*x.shape, *weight.shape, *out.shape]

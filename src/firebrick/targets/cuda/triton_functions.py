@@ -32,26 +32,22 @@ def _library(*names: str, of: str = "{a}") -> dict[str, str]:
     return {n: f"libdevice.{n}({of})" for n in names}
 
 
-_SIGNS = {name: f"{{a}} {sign} {{b}}" for name, sign in zip(("add", "sub", "mul"), "+-*", strict=True)}
+_BOTH = {name: f"{{a}} {sign} {{b}}" for name, sign in zip(("add", "sub", "mul"), "+-*", strict=True)}
+_BOTH |= {"abs": "tl.abs({a})", "sign": "sign({a})"}
 
 _FLOAT: Mapping[str, str] = {
-    **_SIGNS,
+    **_BOTH,
     "div": "tl.div_rn({a}, {b})",
     "floordiv": "floor_quotient({a}, {b})",
     "truncdiv": "libdevice.trunc(tl.div_rn({a}, {b}))",
     "mod": "modulus({a}, {b})",
     "neg": "{a} * -1.0",  # Triton takes the minus for a subtraction from 0, which makes no -0.0
-    "abs": "tl.abs({a})",
-    "sign": "sign({a})",
     "min": "tl.minimum({a}, {b}, tl.PropagateNan.ALL)",
     "max": "tl.maximum({a}, {b}, tl.PropagateNan.ALL)",
-    "fmin": "fmin({a}, {b})",
-    "fmax": "fmax({a}, {b})",
-    "floor": "tl.floor({a})",
-    "ceil": "tl.ceil({a})",
+    **{n: f"{n}({{a}}, {{b}})" for n in ("fmin", "fmax", "logaddexp")},
+    **{n: f"tl.{n}({{a}})" for n in ("floor", "ceil")},
     "round": "libdevice.rint({a})",
     "sqrt": "tl.sqrt_rn({a})",
-    "logaddexp": "logaddexp({a}, {b})",
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{a}))",
     "isnan": "{a} != {a}",
     "isinf": 'tl.abs({a}) == float("inf")',
@@ -71,19 +67,12 @@ _DOUBLE: Mapping[str, str] = {
 }
 
 _INTEGER: Mapping[str, str] = {
-    **_SIGNS,
-    "floordiv": "whole_floordiv({a}, {b})",
-    "truncdiv": "whole_truncdiv({a}, {b})",
-    "mod": "whole_mod({a}, {b})",
-    "fmod": "whole_fmod({a}, {b})",
+    **_BOTH,
+    **{n: f"whole_{n}({{a}}, {{b}})" for n in ("floordiv", "truncdiv", "mod", "fmod")},
     "neg": "-{a}",
-    "abs": "tl.abs({a})",
-    "sign": "sign({a})",
     "min": "tl.minimum({a}, {b})",
     "max": "tl.maximum({a}, {b})",
-    "bitand": "{a} & {b}",
-    "bitor": "{a} | {b}",
-    "bitxor": "{a} ^ {b}",
+    **{f"bit{n}": f"{{a}} {sign} {{b}}" for n, sign in zip(("and", "or", "xor"), "&|^", strict=True)},
     "bitnot": "~{a}",
     "shl": "tl.where(({b} >= 0) & ({b} < {bits}), {a} << {b}, 0)",
     "shr": "{a} >> tl.where(({b} >= 0) & ({b} < {bits}), {b}, {last})",
@@ -129,16 +118,12 @@ class FoldText:
     helper: str
 
 
+_PLAIN = ("sum", "+"), ("prod", "*"), ("any", "|"), ("all", "&")
+_HELPED = {"max": "greatest_of", "min": "least_of", "logsumexp": "logaddexp"}
+_HELPED |= {"argmax": "first_greatest", "argmin": "first_least"}
 FOLDS: Mapping[str, FoldText] = {
-    "sum": FoldText("{a} + {b}", "sum_of"),
-    "prod": FoldText("{a} * {b}", "product_of"),
-    "max": FoldText("greatest_of({a}, {b})", "greatest_of"),
-    "min": FoldText("least_of({a}, {b})", "least_of"),
-    "any": FoldText("{a} | {b}", "any_of"),
-    "all": FoldText("{a} & {b}", "all_of"),
-    "logsumexp": FoldText("logaddexp({a}, {b})", "logaddexp"),
-    "argmax": FoldText("first_greatest({a}, {b})", "first_greatest"),
-    "argmin": FoldText("first_least({a}, {b})", "first_least"),
+    **{n: FoldText(f"{{a}} {s} {{b}}", f"{n}_of") for n, s in _PLAIN},
+    **{n: FoldText(f"{h}({{a}}, {{b}})", h) for n, h in _HELPED.items()},
 }
 """Reduction -> its texts; those of positions take a value and its place for each side."""
 
@@ -148,9 +133,8 @@ _FIRST = """def {name}(a, i, b, j):
     keep = a_wins | (tied & (i < j))
     return tl.where(keep, a, b), tl.where(keep, i, j)"""
 
-_PLAIN = ("sum", "product", "any", "all")
 HELPERS: Mapping[str, str] = {
-    **{f"{n}_of": f"def {n}_of(a, b):\n    return a {s} b" for n, s in zip(_PLAIN, "+*|&", strict=True)},
+    **{f"{n}_of": f"def {n}_of(a, b):\n    return a {s} b" for n, s in _PLAIN},
     "greatest_of": "def greatest_of(a, b):\n    return tl.maximum(a, b, tl.PropagateNan.ALL)",
     "least_of": "def least_of(a, b):\n    return tl.minimum(a, b, tl.PropagateNan.ALL)",
     "first_greatest": _FIRST.format(name="first_greatest", before=">"),
@@ -178,10 +162,10 @@ HELPERS: Mapping[str, str] = {
     "floor_quotient_f64": """def floor_quotient_f64(a, b):
     rest = libdevice.fmod(a, b)
     return tl.where(b == 0, a / b, whole_below(a, b, (a - rest) / b, rest))""",
-    "whole_truncdiv": """def whole_truncdiv(a, b):
-    return tl.where(b == 0, 0, a // tl.where(b == 0, 1, b))""",
-    "whole_fmod": """def whole_fmod(a, b):
-    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))""",
+    **{
+        f"whole_{n}": f"def whole_{n}(a, b):\n    return tl.where(b == 0, 0, a {sign} tl.where(b == 0, 1, b))"
+        for n, sign in (("truncdiv", "//"), ("fmod", "%"))
+    },
     "whole_floordiv": """def whole_floordiv(a, b):
     by = tl.where(b == 0, 1, b)
     down = (a % by != 0) & ((a < 0) != (by < 0))
