@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import operator
 import re
 import warnings
 from typing import Any
@@ -75,13 +74,6 @@ def settings_asked_behind_changes(x):
     off = torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(True)
     return y, off, torch.backends.cuda.flash_sdp_enabled()
-
-
-@row()
-def hints_of_length(x):
-    numbers = iter([1, 2, 3])
-    next(numbers)
-    return x + numbers.__length_hint__(), iter({1, 2}).__length_hint__(), operator.length_hint(numbers)
 
 
 @row()

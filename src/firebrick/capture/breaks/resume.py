@@ -163,11 +163,10 @@ def _loop_after(graph: Flow, index: int) -> tuple[set[int], int]:
 def _test_of_rounds(graph: Flow, index: int) -> int | None:
     """Where a `while` loop that the instruction is a part of the test before does the same at the end of a round."""
     test = graph.instructions[index]
-    for i in graph.instructions[index + 1 :]:
-        if i.position == test.position and (i.opname == test.opname or (i.is_jump and test.is_jump)):
-            loop = graph.loop_of(i.index)
-            if loop and index not in loop and i.index in graph.reachable(index) and test.column:
-                return i.index
+    for i in graph.instructions[index + 1 :] if test.column else ():
+        same = i.position == test.position and (i.opname == test.opname or (i.is_jump and test.is_jump))
+        if same and index not in (graph.loop_of(i.index) or {index}) and i.index in graph.reachable(index):
+            return i.index
     return None
 
 

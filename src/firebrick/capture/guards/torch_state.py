@@ -1,7 +1,4 @@
-"""Torch's global state as numbers, one a kind: how torch's Python functions tell it, and how it prints.
-
-Context managers and settings of torch are nodes of a graph that switch it.
-"""
+"""Torch's global state as numbers, one a kind: how torch's Python functions tell it, and how it prints."""
 
 from __future__ import annotations
 

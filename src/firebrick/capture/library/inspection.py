@@ -17,8 +17,6 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import origin
 from firebrick.capture.library.known_callables import (
@@ -72,7 +70,7 @@ TRANSPARENT.update((inspect.iscoroutinefunction, inspect._has_code_flag))  # typ
 @handles_each(
     *(importlib.util.find_spec, importlib.metadata.version, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
-    *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger, torch.torch_version.TorchVersion),
+    *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
     *(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta),
 )
 def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.base import BuiltinValue, Raised, Value
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,8 +62,6 @@ class IteratorValue(BuiltinValue):
             return self
         if name == "__next__":
             return interp.next_of(self)
-        if name == "__length_hint__" and (hint := getattr(self.items, name, None)):
-            return ConstantValue(hint())
         return interp.fallback_method(self, name, args, kwargs)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
