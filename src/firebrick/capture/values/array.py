@@ -48,10 +48,6 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return _BACK[dtype]
 
 
-def _scalar_of(tensor: torch.Tensor) -> Any:
-    return tensor.numpy()[()]
-
-
 class ArrayValue(ComparedValue):
     """An array on a tensor's memory, or a numpy scalar with a tensor's one value."""
 
@@ -133,7 +129,7 @@ class ArrayValue(ComparedValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`tensor.numpy()`."""
         if self.scalar:
-            emitter.load_call(_scalar_of, self.tensor)
+            emitter.load_call(lambda tensor: tensor.numpy()[()], self.tensor)
         else:
             emitter.call_method_on(self.tensor, "numpy", keep=True)
 
