@@ -24,7 +24,8 @@ __all__ = ["CONTENDERS", "Contender"]
 
 def _freezing(model: Any, kwargs: dict[str, Any], backend: str = "inductor") -> Callable[..., Any]:
     """In a process of its own: where only a call's options ask for it, weights are arguments and nothing is frozen."""
-    importlib.import_module("torch._inductor.config").freezing = True
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.freezing = True
     return torch.compile(model, backend=backend)
 
 
