@@ -93,11 +93,7 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _like(gradient: Any, layout: Layout) -> list[torch.Tensor]:
-    """The parts of a gradient of a tensor.
-
-    Raises:
-        WrapperRefused: it is laid out in another way.
-    """
+    """The parts of a gradient of a tensor; raises WrapperRefused: it is laid out in another way."""
     own = Layout(gradient) if is_wrapper(gradient) else None
     if layout.equals(own, strides=False):
         return list(layout.leaves(gradient))
@@ -194,12 +190,6 @@ def wrapped(layout: Layout, gradients: Layout | None, *leaves: torch.Tensor) -> 
     """A tensor of the plain ones, behind a graph; `gradients`: how its are laid out."""
     with torch.set_grad_enabled(any(leaf.requires_grad for leaf in leaves)):
         return _Wrapping.apply(layout, gradients, *leaves)
-
-
-def count_writes(count: int, tensor: torch.Tensor) -> None:
-    """Note writes to a tensor, for autograd to look at."""
-    for _ in range(count):
-        torch.autograd.graph.increment_version(tensor)
 
 
 class Call:

@@ -445,7 +445,8 @@ void fb_call_route(const Program *program, Call *call) {
     if (call->count > MAX_STACK || call->out_count > MAX_STACK) return;
     for (int i = 0; i < call->count; i++) {
         const Type *type = &call->types[i];
-        if (strchr("Tidbylms", type->base) == NULL || type->item_maybe || (type->base == 's' && fb_host.new_string == NULL)) return;
+        const int none = call->args[i].kind == ARG_NONE && !type->maybe; /* such as an undefined tensor, which has no handle */
+        if (strchr("Tidbylms", type->base) == NULL || type->item_maybe || none || (type->base == 's' && fb_host.new_string == NULL)) return;
     }
     call->route = ROUTE_DISPATCH;
 }
@@ -458,10 +459,7 @@ int fb_call(const Program *program, Space *space, Call *call) {
     if (status == 0) return 0;
     int released = space->thread != NULL;
     fb_gil_take(space);
-    if (status < 0) {
-        fb_torch_error("a result could not be kept");
-        return -1;
-    }
+    if (status < 0) return fb_torch_error("a result could not be kept"), -1;
     if (call_python(program, space, call) < 0) return -1;
     call->route = ROUTE_PYTHON;
     if (released) fb_gil_release(space);
