@@ -106,10 +106,10 @@ def save_needed(joint: JointGraph) -> list[fx.Node]:
 def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     """Save the fewest bytes from which cheap ops alone compute what the backward reads.
 
-    Matmuls, convolutions, reductions and library kernels are computed twice only where the `budget` is below 1, random
-    ops never are. Of equal cuts the one nearest to the backward is taken, which computes least again. What the caller
-    sees is saved where the backward reads it itself, and nowhere else: the caller may write it, which is then an error
-    as in eager mode.
+    Matmuls, convolutions, reductions and library kernels are computed twice only where the `budget` is below 1, layer
+    norms where their input is there, random ops never. Of equal cuts the one nearest to the backward is taken, which
+    computes least again. What the caller sees is saved where the backward reads it itself, and nowhere else: the caller
+    may write it, which is then an error as in eager mode.
 
     budget: 1 saves all that such a cut has, 0 what is left where everything may be computed again; between them the
     bytes are at most that share of the difference more. Computing again has a price for its work then, in bytes; as it
@@ -127,6 +127,22 @@ def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     return _cut(joint, phases, works, step)[0]
 
 
+def _without_norms(saved: list[fx.Node], phases: Phases) -> list[fx.Node]:
+    """What is saved, less what layer norms gave whose own gradients have the input: a pass over it gives that again."""
+    read, visible = ({base_of(n) for n in nodes} for nodes in (phases.needed, phases.results))
+    kept = []
+    for node in saved:
+        source: Any = node
+        while _is_cheap(source) and len(source.all_input_nodes) == 1:
+            source = source.all_input_nodes[0]
+        norm: Any = source.args[0] if source.target is operator.getitem and source.args[1] == 0 else source
+        held = source in visible or any(MUST_SAVE in n.meta for n in (node, source, norm))
+        if norm.target not in _NORMS or base_of(norm.args[0]) not in read or held:
+            kept.append(node)
+    return kept
+
+
+_NORMS = named("native_layer_norm.default")
 _STEPS = 256
 """Prices of work are powers of the eighth root of two, of this exponent at most: no work costs as much as any bytes."""
 
@@ -178,7 +194,7 @@ def _cut(
         if node in phases.needed:
             network.edge(exits[node], 1, INFINITE)
     reached = network.sink_side()
-    saved = [n for n in entries if exits[n] in reached and entries[n] not in reached]
+    saved = _without_norms([n for n in entries if exits[n] in reached and entries[n] not in reached], phases)
     return saved, sum(bytes_of(n) for n in saved if n.op == "call_function")
 
 
