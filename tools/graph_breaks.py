@@ -205,7 +205,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`requires_grad_()` on what was given or leaves the graph", "unsupported-call", "the object has to be a leaf of autograd while the function runs", "y = (x + 1).requires_grad_()"),
     ("`retain_grad()`, `backward()`", "unsupported-call", "they act on nodes of autograd that one compiled node stands for", "y = (x + 1).retain_grad()"),
     ("`detect_anomaly`", "unsupported-call", "it acts on nodes of autograd that one compiled node stands for", "with torch.autograd.detect_anomaly(check_nan=False):\n    y = x + 1"),
-    ("`torch.autograd.grad`, `torch.autograd.functional`", "unsupported-call", "it runs the engine inside of the graph; `torch.func.grad` and its kin do not", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
+    ("`torch.autograd.functional`; `torch.autograd.grad` of what was made before the graph, with `is_grads_batched` or for tensors with hooks", "unsupported-call", "the history of gradients lies partly outside of the graph; `torch.func.grad` and its kin need none", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
     ("`saved_tensors_hooks`, `save_on_cpu` that are entered inside", "unsupported-call", "a compiled graph saves other tensors than eager mode", "with torch.autograd.graph.save_on_cpu():\n    y = x + 1"),
     ("backward hooks of modules", "unsupported-call", "nodes of autograd call them that one compiled node stands for", "layer = torch.nn.ReLU()\nlayer.register_full_backward_hook(print)\ny = layer(x)"),
     ("`torch.func.functionalize`, `stack_module_state`", "unsupported-call", "torch's own Python behind it works on real tensors", "y = torch.func.functionalize(torch.sin)(x)"),

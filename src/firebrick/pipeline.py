@@ -413,8 +413,8 @@ class _Compile:
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
         looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
-        looked_at = looked_at or config.memory_budget < 1  # layers then differ in what they save
-        if self.few and not looked_at and passes.are_shipped(self.user_passes, config):
+        differ = config.memory_budget < 1 or trace.gradients_in(gm.graph)  # layers, in what is saved or goes back
+        if self.few and not (looked_at or differ) and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
         if self.repeat is not None:

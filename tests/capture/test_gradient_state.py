@@ -333,7 +333,7 @@ _ROWS = [
     (leaf_before_a_break, 2, 1),
     (leaf_in_a_checkpoint, 1, 1),
     (written_then_used, 1, 0),
-    (gradients_inside, 2, 2),
+    (gradients_inside, 2, 1),
 ]
 """Program, graphs, breaks; the arguments want gradients."""
 

@@ -137,3 +137,41 @@ def test_a_scheduler_inside_of_a_step(kind):
         torch.testing.assert_close(mine[0].weight, theirs[0].weight, rtol=1e-4, atol=1e-5)
         assert mine[1].param_groups[0]["lr"] == theirs[1].param_groups[0]["lr"]
     assert firebrick.graphs_compiled() - before <= (1 if kind == "step" else 0)
+
+
+Y, Z = torch.randn(3, 4), torch.rand(3, 4) + 1
+SCALED = {
+    "add": lambda x, a: torch.add(x, Y, alpha=a),
+    "add in place": lambda x, a: x.clone().add_(Y[0], alpha=-a),
+    "sub": lambda x, a: x.sub(Y, alpha=a * 2),
+    "lerp": lambda x, a: torch.lerp(x, Y, a) + x.lerp(Y, weight=a),
+    "slopes": lambda x, a: nn.functional.leaky_relu(x, a) + nn.functional.leaky_relu(x, negative_slope=a),
+    "addcmul": lambda x, a: x.clone().addcmul_(Y, Z, value=a),
+    "addcdiv": lambda x, a: torch.addcdiv(x, Y, Z, value=a),
+    "doubles": lambda x, a: torch.add(x.double(), Y.double(), alpha=a),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "firebrick"])
+@pytest.mark.parametrize("name", SCALED)
+def test_a_float_that_scales_a_tensor(name, backend):
+    compiled, before = firebrick.compile(SCALED[name], backend=backend), firebrick.stats()["counts"].get("graphs", 0)
+    for a in (0.5, 0.25, -1.75, 0.0, math.inf, 1e-3):
+        x = torch.randn(3, 4, requires_grad=True)
+        result, wanted = compiled(x, a), SCALED[name](x, a)
+        exact = {"rtol": 0, "atol": 0} if backend == "eager" else {}
+        torch.testing.assert_close(result, wanted, equal_nan=True, **exact)
+        if math.isfinite(a):
+            mine, theirs = (torch.autograd.grad(y.sum(), x)[0] for y in (result, wanted))
+            torch.testing.assert_close(mine, theirs, **exact)
+    assert firebrick.stats()["counts"]["graphs"] - before == 2
+
+
+def test_what_scales_other_dtypes_is_a_number():
+    def function(x, y, a):
+        return torch.add(x, y, alpha=a)
+
+    for x, y in ((torch.randn(3).half(), torch.randn(3).half()), (torch.randn(3).double(), torch.randn(3))):
+        compiled = firebrick.compile(function)
+        for a in (0.5, 1.5, -2.5):
+            torch.testing.assert_close(compiled(x, y, a), function(x, y, a))

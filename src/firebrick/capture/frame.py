@@ -174,11 +174,7 @@ class Capture:
                 return self._failed(code, error)
 
     def _is_left_plain(self, frame: Frame, stance: str) -> bool:
-        """Whether the stance leaves a frame that fits no entry to plain Python.
-
-        Raises:
-            RecompileError: it forbids this.
-        """
+        """Whether the stance leaves a frame that fits no entry alone; raises RecompileError: it forbids this."""
         if stance in LATER:
             return self.history.is_first(frame)
         if stance == "fail_on_recompile" and frame.code not in self.skipped and may_have_tensors(frame):

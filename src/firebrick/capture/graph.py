@@ -117,17 +117,14 @@ class GraphBuilder:
         self.keeps_sizes = False  # the backend takes numbers that are computed of sizes as they are
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
+        self.histories: Any = None  # of what gradients are asked for
         self.has_new_leaves = False  # `requires_grad_()` was called on what was made here
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor with the metadata of a real one.
-
-        Raises:
-            Break: torch refuses to tell how the tensor was made.
-        """
+        """A fake tensor with the metadata of a real one; raises Break: torch won't tell how it was made."""
         try:
             with _versions_kept():
                 fake = self.mode.from_tensor(tensor, static_shapes=True)
@@ -163,11 +160,7 @@ class GraphBuilder:
         return value
 
     def made(self, name: str, made: Made, example: torch.Tensor) -> MadeTensor:
-        """A placeholder for a tensor that a call before the graph gives; `example` is one like it.
-
-        Raises:
-            Break: the graph is nested in another one.
-        """
+        """A placeholder for what a call before the graph gives, like `example`; raises Break: graphs are nested."""
         if self.outer is not None:
             raise Break("unsupported-call", "a tensor that no graph can make is made in a nested function")
         with _versions_kept():
@@ -191,11 +184,7 @@ class GraphBuilder:
         return node
 
     def lift(self, node: fx.Node) -> fx.Node:
-        """What stands in this graph for a node of it.
-
-        Raises:
-            Break: it is one of a graph that is nested in this one.
-        """
+        """What stands in this graph for a node of it; raises Break: it is one of a graph that is nested in this one."""
         if node.graph is not self.graph:
             raise Break("unsupported-call", "a tensor that is made in a nested function is used outside of it")
         return node

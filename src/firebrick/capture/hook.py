@@ -61,11 +61,7 @@ def reset() -> None:
 
 
 def bind(function: FunctionType, *args: Any, **kwargs: Any) -> Frame:
-    """The frame that `function(*args, **kwargs)` would start.
-
-    Raises:
-        TypeError: the arguments don't fit.
-    """
+    """The frame that `function(*args, **kwargs)` would start; raises TypeError: the arguments don't fit."""
     bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     bound.apply_defaults()
     code = function.__code__

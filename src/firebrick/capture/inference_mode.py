@@ -66,11 +66,7 @@ class InferenceMode:
         return self.on and not self.around
 
     def switch(self, on: bool) -> None:
-        """Go on in inference mode, or outside.
-
-        Raises:
-            Break: the graph runs in the mode, and what it makes would be inference tensors.
-        """
+        """Go on in inference mode, or outside; raises Break: what the graph makes would be inference tensors."""
         if self.around and not on:
             raise Break("unsupported-call", "torch.inference_mode(False) is entered in inference mode")
         self.on, self._seen = on, True
@@ -105,22 +101,14 @@ class InferenceMode:
         self._mark(fake, made)
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
-        """Refuse what records gradients through a view that was made in inference mode: they lead nowhere.
-
-        Raises:
-            Break: such a view is used.
-        """
+        """Refuse gradients through a view made in inference mode: they lead nowhere; raises Break: it is used."""
         if not self._seen or self.on or not torch.is_grad_enabled():
             return
         if any(made_of(fake) is MadeAs.VIEW and fake.requires_grad for fake in fakes):
             raise Break("unsupported-operation", "a view that was made in inference mode is used where gradients are")
 
     def check_nested(self, fakes: Sequence[torch.Tensor]) -> None:
-        """Refuse what runs a function of its own on tensors.
-
-        Raises:
-            Break: it is in a region, or given an inference tensor.
-        """
+        """Refuse what runs a function on tensors; raises Break: it is in a region, or given inference tensors."""
         if self.in_region or (not self.around and any(made_of(fake) for fake in fakes)):
             raise Break("unsupported-call", "a transform or a branch meets inference mode or a tensor made there")
 
@@ -147,11 +135,7 @@ class InferenceMode:
             raise Break("numpy", "a tensor on an array is made, one of them in inference mode")
 
     def check_result(self, fake: torch.Tensor) -> None:
-        """Refuse results that can't be made outside of the graph.
-
-        Raises:
-            Break: it is one.
-        """
+        """Refuse results that can't be made outside of the graph; raises Break: it is one."""
         made = None if self.around else made_of(fake)
         if made is not None and (fake.layout is not torch.strided or fake.is_conj() or fake.is_neg()):
             raise Break("unsupported-operation", f"{made.value} that is conjugated, negated or sparse leaves the graph")
@@ -165,11 +149,7 @@ class InferenceMode:
 
     @contextlib.contextmanager
     def saving_none(self, fakes: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Refuse to save inference tensors for a backward.
-
-        Raises:
-            Break: one is saved.
-        """
+        """Refuse to save inference tensors for a backward; raises Break: one is saved."""
         places = {storage_of(fake) for fake in fakes if is_inference(fake)} if self._seen else set()
         if self.on or not places or not torch.is_grad_enabled() or not any(fake.requires_grad for fake in fakes):
             yield

@@ -77,11 +77,7 @@ class _Template:
     """The objects of the module's own call, by place."""
 
     def prepare(self, tracer: Tracer) -> None:
-        """Order what depends on the module.
-
-        Raises:
-            _Differs: no other module can be like this one.
-        """
+        """Order what depends on the module; raises _Differs: no other module can be like this one."""
         assert self.module.source is not None
         places: dict[Source, int] = {self.module.source: 0}
 
@@ -257,11 +253,7 @@ class Repeats:
         return self._result(template.result, nodes, replaced, {})
 
     def _checked(self, template: _Template, objects: list[Any], sources: list[Source]) -> list[tuple[Any, Guard]]:
-        """The template's guards, made for other objects.
-
-        Raises:
-            _Differs: one does not hold.
-        """
+        """The template's guards, made for other objects; raises _Differs: one does not hold."""
         twins: dict[int, Any] = {}
         taken: set[int] = set()
         made: list[tuple[Any, Guard]] = []

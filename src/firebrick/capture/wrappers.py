@@ -93,11 +93,7 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _like(gradient: Any, layout: Layout) -> list[torch.Tensor]:
-    """The parts of a gradient of a tensor.
-
-    Raises:
-        WrapperRefused: it is laid out in another way.
-    """
+    """The parts of a gradient of a tensor; raises WrapperRefused: it is laid out in another way."""
     own = Layout(gradient) if is_wrapper(gradient) else None
     if layout.equals(own, strides=False):
         return list(layout.leaves(gradient))

@@ -39,11 +39,7 @@ def as_size(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_true(tensor: torch.Tensor) -> torch.Tensor:
-    """The same of a truth that is expected.
-
-    Raises:
-        SizesDisagree: it is false.
-    """
+    """The same of a truth that is expected; raises SizesDisagree: it is false."""
     if not tensor:
         raise SizesDisagree("what was expected of numbers in tensors does not hold")
     return as_size(tensor)

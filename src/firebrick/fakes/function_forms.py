@@ -36,7 +36,10 @@ def _max_pool1d(
     if not input.is_floating_point():
         raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
     steps = () if stride is None else stride
-    return torch.max_pool1d_with_indices(input, kernel_size, steps, *args, **named)[0].contiguous()
+    pooled = torch.max_pool1d_with_indices(input, kernel_size, steps, *args, **named)[0]
+    *_, rows, columns = pooled.shape  # where there is one column, a contiguous tensor may lie in two ways
+    dense = not has_symbols(pooled) and pooled.stride() == (rows * columns, columns, 1)[-pooled.dim() :]
+    return pooled if dense else pooled.clone(memory_format=torch.contiguous_format)
 
 
 def _fft(

@@ -452,11 +452,7 @@ def _all_constant(args: tuple[Any, ...]) -> bool:
 
 
 def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Devices:
-    """Look at every tensor of a call.
-
-    Raises:
-        _Slow: the fast path can't do the call.
-    """
+    """Look at every tensor of a call; raises _Slow: the fast path can't do the call."""
     devices = _Devices(mode)
     if func in _FIRST_ARGUMENT_DEVICE:
         for arg in (*args[1:], *kwargs.values()):

@@ -90,8 +90,8 @@ def attribute_of(gm: fx.GraphModule, name: str) -> Any:
     return value
 
 
-def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> None:
-    """Compute `node.meta["val"]` from its arguments' values, unless it is there.
+def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode, recorded: bool = False) -> None:
+    """Compute `node.meta["val"]` from its arguments' values, unless it is there; `recorded`: with its history.
 
     Raises:
         PassError: the node can't be run on its arguments' shapes and dtypes.
@@ -104,7 +104,7 @@ def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> None:
         return
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     try:
-        with mode, torch.no_grad():
+        with mode, torch.set_grad_enabled(recorded):
             if node.op == "call_method":
                 node.meta["val"] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             elif node.op == "call_module":
@@ -129,6 +129,7 @@ def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorM
     mode = mode or next((t.fake_mode for t in inputs if isinstance(t, FakeTensor)), None) or new_fake_mode()
     arguments = iter(inputs)
     gm.meta["fake_mode"] = mode
+    recorded = any(node.target is torch.autograd.grad for node in gm.graph.nodes)
     for node in gm.graph.nodes:
         if node.op == "placeholder":
             value = next(arguments)
@@ -136,7 +137,7 @@ def set_fake_values(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorM
                 value = mode.from_tensor(value, static_shapes=True)
             node.meta["val"] = value
         else:
-            fill_meta(gm, node, mode)
+            fill_meta(gm, node, mode, recorded)
     return gm
 
 

@@ -57,6 +57,8 @@ _BY_VALUE = frozenset(
 """Ops that refuse values, which nobody knows yet, or that change memory."""
 _OF_CPU = ("CPU", "MKL", "Unsupported dtype Half")
 """What errors name that say nothing about other devices."""
+_ENDING = ("scaled_dot_product", "native_batch_norm")
+"""Whose kernels end the process where one size is 0: they divide by it, or don't look whether it is another's too."""
 _PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))
 
 
@@ -136,8 +138,8 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
         if not symbolic and getattr(func, "_opname", "") in _PUTS:
             _check_mask(*args[:3])
         error, sizes = _refusal(call, plan, tensors), sizes_in(symbolic)
-        if "scaled_dot_product" in func.__name__ and sizes is not None:
-            pass  # kernels that divide by the count of heads end the process where it is 0
+        if sizes is not None and any(name in func.__name__ for name in _ENDING):
+            pass
         elif sizes is not None and error is None:
             for e in dict.fromkeys(
                 e for n in symbolic if isinstance(e := size_of(n), Expr) and e.lo <= 0 < sizes.hint(e)

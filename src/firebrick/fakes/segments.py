@@ -56,11 +56,12 @@ def _is_collective(target: Any) -> bool:
     return name.partition("::")[0] in COLLECTIVES
 
 
-def _stands_apart(node: fx.Node) -> bool:
+def stands_apart(node: fx.Node) -> bool:
+    """Whether a call is not compiled with those around it."""
     if node.meta.get("data_sized") or isinstance(node.target, Held):
         return True
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return isinstance(node.args[0].meta.get("val"), (tuple, list, dict)) and _stands_apart(node.args[0])
+        return isinstance(node.args[0].meta.get("val"), (tuple, list, dict)) and stands_apart(node.args[0])
     if isinstance(node.target, Nested):
         return node.target.splits or any(
             _is_collective(n.target) for b in node.target.bodies for n in b.graph.graph.nodes
@@ -84,7 +85,7 @@ def _is_of_data(node: fx.Node) -> bool:
 
 def is_cut(gm: fx.GraphModule) -> bool:
     """Whether a call in the graph stands apart."""
-    return any(_stands_apart(node) for node in gm.graph.nodes if node.op in ("call_function", "call_method"))
+    return any(stands_apart(node) for node in gm.graph.nodes if node.op in ("call_function", "call_method"))
 
 
 def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> list[Segment]:
@@ -97,7 +98,7 @@ def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> li
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        apart = node.op in ("call_function", "call_method") and _stands_apart(node)
+        apart = node.op in ("call_function", "call_method") and stands_apart(node)
         begins = node in starts or (apart and (node.target is not operator.getitem or "data_sized" in node.meta))
         if not groups or groups[-1][0] is not apart or begins:
             groups.append((apart, []))
@@ -214,11 +215,7 @@ class _Watch:
         return {name: values[node].shape[d] - more for node, d, name, more in self.first}
 
     def see(self, step: int, values: Mapping[fx.Node, Any], numbers: dict[str, int]) -> None:
-        """Take what a call has made.
-
-        Raises:
-            SizesDisagree: something is not as it was taken to be.
-        """
+        """Take what a call has made; raises SizesDisagree: something is not as it was taken to be."""
         for node, d, name, more in self.places[step]:
             numbers[name] = values[node].shape[d] - more
             equal = self.sizes.settled(self.sizes.symbols[name])

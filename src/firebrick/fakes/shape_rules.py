@@ -226,10 +226,6 @@ def _extreme_and_position(x: Any, dim: int, keepdim: bool = False) -> tuple[Spec
     return Spec(shape, _no_complex(x.dtype)), Spec(shape, torch.int64)
 
 
-def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Spec:
-    return _mean(x, dim, keepdim)
-
-
 def _variance_and_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Spec, Spec]:
     spec = _mean(x, dim, keepdim)
     return spec, spec
@@ -556,10 +552,6 @@ def _adaptive_pool(x: Any, size: Sequence[int]) -> Spec:
     return _laid_out_as(x, (*x.shape[:-2], *size))
 
 
-def _upsample(x: Any, size: Sequence[int], *args: Any) -> Spec:
-    return _laid_out_as(x, (*x.shape[:2], *size))
-
-
 # ---------------------------------------------------------------- new tensors
 
 
@@ -626,7 +618,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(ops("max.dim min.dim"), _extreme_and_position),
     **dict.fromkeys(ops("any.default any.dim all.default all.dim"), _truth),
     **dict.fromkeys(ops("argmax.default argmin.default"), _position),
-    **dict.fromkeys(ops("var.correction std.correction"), _variance),
+    **dict.fromkeys(ops("var.correction std.correction"), lambda *args, **named: _variance_and_mean(*args, **named)[0]),
     aten.var_mean.correction: _variance_and_mean,
     **dict.fromkeys(ops("_softmax.default _log_softmax.default"), _softmax),
     aten._safe_softmax.default: lambda x, dim, dtype=None: _softmax(x, dim, dtype is not None),
@@ -659,7 +651,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._adaptive_avg_pool2d.default: _adaptive_pool,
     **dict.fromkeys(
-        ops("upsample_nearest2d.default upsample_bilinear2d.default upsample_bicubic2d.default"), _upsample
+        ops("upsample_nearest2d.default upsample_bilinear2d.default upsample_bicubic2d.default"),
+        lambda x, size, *args: _laid_out_as(x, (*x.shape[:2], *size)),
     ),
     aten.prod.default: lambda x, *, dtype=None: _sum(x, dtype=dtype),
     **dict.fromkeys(ops("tril.default triu.default"), lambda x, diagonal=0: Spec(tuple(x.shape), x.dtype)),
@@ -670,6 +663,10 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.slice_scatter.default: _part_written(aten.slice.Tensor),
     aten.select_scatter.default: _part_written(aten.select.int),
     aten.diagonal_scatter.default: _part_written(aten.diagonal.default),
+    **dict.fromkeys(
+        ops("select_backward.default slice_backward.default diagonal_backward.default"),
+        lambda gradient, shape, *_: Spec(tuple(shape), gradient.dtype),
+    ),
     # Its kernel makes a contiguous result of any exponent.
     aten.pow.Scalar: lambda *args: _pointwise("power", 2)(*args)._replace(strides=None),
     # torch's own rule refuses bool, which eager shifts as int64.

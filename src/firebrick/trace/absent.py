@@ -29,11 +29,7 @@ aten = torch.ops.aten
 
 
 def backward_given(division: Division, present: Collection[int]) -> Division:
-    """Return the division with a backward that takes only these of its tangents.
-
-    Raises:
-        RuntimeError: eager mode can't differentiate what one is for.
-    """
+    """The division with a backward of only these tangents; raises RuntimeError: eager mode can't differentiate."""
     for error in (division.refused[i] for i in present if i in division.refused):
         raise error
     if len(present) == len(division.plan.tangents):

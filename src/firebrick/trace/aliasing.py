@@ -216,10 +216,6 @@ def _permute(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
     return emit(aten.permute.default, new, [order.index(d) for d in range(rank)])
 
 
-def _again(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-    return emit(step.op, new, *step.args)
-
-
 def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Record]:
     def inverse(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
         return emit(op, before, new, *step.args, **dict(step.kwargs))
@@ -234,7 +230,8 @@ def _as_complex(emit: Emit, before: Record, new: Record, step: ViewStep) -> Reco
 _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {
     aten.view.default: _same_elements, aten.unsqueeze.default: _same_elements, aten.squeeze.default: _same_elements,
     aten.squeeze.dim: _same_elements, aten.squeeze.dims: _same_elements, aten.permute.default: _permute,
-    aten.transpose.int: _again, aten.t.default: _again, aten.select.int: _scatter(aten.select_scatter.default),
+    **dict.fromkeys((aten.transpose.int, aten.t.default), lambda emit, _, new, step: emit(step.op, new, *step.args)),
+    aten.select.int: _scatter(aten.select_scatter.default),
     aten.slice.Tensor: _scatter(aten.slice_scatter.default),
     aten.diagonal.default: _scatter(aten.diagonal_scatter.default), aten.view_as_real.default: _as_complex,
     **dict.fromkeys(BIT_OPS, lambda emit, before, new, step: emit(BIT_OPS[step.op], new)),

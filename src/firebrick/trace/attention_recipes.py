@@ -58,12 +58,7 @@ def attention_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[...
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
     """What a fused attention layer hides, [batch, heads, query, key] or broadcast to it: what is not 0, as in eager.
-
-    kind: 0, a mask [query, key]; 1, of padding, [batch, key]; 2, of all four dimensions.
-
-    Raises:
-        NotImplementedError: a mask of another form.
-    """
+    kind: 0, a mask [query, key]; 1, of padding, [batch, key]; 2, of all four; NotImplementedError: others."""
     if mask is None:
         return None
     if (kind, mask.dim()) not in ((0, 2), (1, 2), (2, 4)):
@@ -75,11 +70,7 @@ def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:
 def _attend(
     inputs: Sequence[Tensor], heads: int, weights: Sequence[Tensor], hidden: Tensor | None, need_weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of `heads` heads (https://arxiv.org/abs/1706.03762), and the weights [batch, heads, query, key].
-
-    Raises:
-        NotImplementedError: eager has to say what becomes of these arguments.
-    """
+    """Attention of `heads` heads (https://arxiv.org/abs/1706.03762), and its weights; raises NotImplementedError."""
     (query, key, value), (qkv_weight, qkv_bias, proj_weight, proj_bias) = inputs, weights
     width = query.shape[-1]
     if width % heads or any(t.dim() != 3 or t.numel() == 0 for t in inputs):

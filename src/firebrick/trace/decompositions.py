@@ -303,10 +303,6 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, aten._unsafe_index(rows, [number]).reshape(x.shape), x).contiguous()
 
 
-def _index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
-    return _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, dim, index, value), x)
-
-
 def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
     shuffled: Tensor = decomposition_table[aten.channel_shuffle.default](x, groups)
     return shuffled.contiguous(memory_format=_layout_of(x))
@@ -394,7 +390,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.fill_diagonal_.default: _fill_diagonal,
     aten.isin.Tensor_Tensor: _isin,
     aten.channel_shuffle.default: _channel_shuffle,
-    aten.index_fill.int_Tensor: _index_fill,
+    aten.index_fill.int_Tensor: lambda x, *to: _laid_out_as(decomposition_table[aten.index_fill.int_Tensor](x, *to), x),
     aten.masked_scatter.default: _masked_scatter,
     **dict((_like_input(aten.huber_loss.default, 2),)),
     aten.binary_cross_entropy.default: _binary_cross_entropy,

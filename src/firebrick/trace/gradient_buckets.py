@@ -94,6 +94,8 @@ def shared_starts(gm: fx.GraphModule) -> frozenset[fx.Node]:
 
 def _crossing(nodes: list[fx.Node], last: list[int], start: int) -> int | None:
     """Bytes that go from the nodes before `start` to the others; None where a cut would change what they mean."""
+    if any(node.target is torch.autograd.grad for node in nodes[start:]):  # it follows histories from before
+        return None
     vals: list[Any] = [node.meta.get("val") for node, end in zip(nodes[:start], last, strict=False) if end >= start]
     if not all(isinstance(val, torch.Tensor) and val.layout == torch.strided for val in vals):
         return None

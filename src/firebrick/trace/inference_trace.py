@@ -70,14 +70,10 @@ def _outputs_require_grad(gm: fx.GraphModule) -> bool:
     return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
 
 
-def trace_inference(
+def trace_alone(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, targets: Mapping[str, Target] | None = None
 ) -> AtenGraph:
-    """Trace `gm` to functional ATen calls; `targets`: also to calls for which these have kernels.
-
-    Raises:
-        LoweringError: the graph does something that has no functional form.
-    """
+    """Trace `gm`, with calls for which `targets` have kernels; raises LoweringError: it has no functional form."""
     exact = config.numerics == "eager"
     functions = FUNCTIONS | recurrent_functions(targets) | attention_functions(targets) if targets else FUNCTIONS
     return Trace(gm, example_inputs, exact, functions).run()
@@ -108,14 +104,17 @@ def tracing_state(grad: bool = False) -> Iterator[None]:
     torch.set_autocast_cache_enabled(False)
     try:
         anomaly = torch.autograd.set_detect_anomaly(False)  # it would look for NaN in fake tensors
-        with hooks_paused(), anomaly, torch.inference_mode(False), torch.set_grad_enabled(grad):
+        alone = torch.autograd.set_multithreading_enabled(False)
+        with hooks_paused(), anomaly, torch.inference_mode(False), torch.set_grad_enabled(grad), alone:
             yield
     finally:
         torch.set_autocast_cache_enabled(cached)
 
 
 class Trace:
-    """One run over the nodes of a torch-level graph."""
+    """One run over the nodes of a torch-level graph; records: autograd knows of the calls."""
+
+    records = False
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class Trace:
 
     def run(self) -> AtenGraph:
         """Trace the graph."""
-        with tracing_state():
+        with tracing_state(self.records and torch.is_grad_enabled()):
             return Finish(self, self.walk()).run()
 
     def walk(self) -> Any:
@@ -196,7 +195,7 @@ class Trace:
 
     def _call_function(self, node: fx.Node) -> Any:
         if node.target in GRAD_MODE_TARGETS:
-            return None
+            return torch._C._set_grad_enabled(self.records and bool(node.args[0]))
         if node.target is _enter_autocast:
             self.regions.append(_enter_autocast(*node.args, **node.kwargs))
             torch.set_autocast_cache_enabled(False)  # a region sets it, and capture's fakes may still lie in the cache

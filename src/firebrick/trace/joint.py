@@ -27,21 +27,23 @@ from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
-from firebrick.trace.inference_trace import GRAD_MODE_TARGETS, Finish, Trace, tracing_state
+from firebrick.trace.inference_trace import Finish, Trace, trace_alone, tracing_state
 from firebrick.trace.linear import nonlinear
 from firebrick.trace.recompute import is_random
-from firebrick.trace.result_cuts import Cuts, NotApart, cuts_of, ends_of, in_order
+from firebrick.trace.result_cuts import Cuts, NotApart, cuts_of, ends_of, gradients_in, in_order
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
 from firebrick.trace.tape import Draws, map_records
 from firebrick.trace.tracer import fake_like
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from firebrick.config import Config
     from firebrick.errors import UserLocation
-    from firebrick.ir.graph.aten import Alias
+    from firebrick.ir.graph.aten import Alias, AtenGraph
     from firebrick.ir.graph.nested import Body
     from firebrick.runtime.bits import Bits
+    from firebrick.targets.base import Target
     from firebrick.trace.aliasing import Storage
     from firebrick.trace.tape import Record
 
@@ -160,6 +162,15 @@ def trace_joint(
     return replace(joint, twisted=True)
 
 
+def trace_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, targets: Mapping[str, Target] | None = None
+) -> AtenGraph:
+    """As `trace_alone`, also where the graph asks for gradients of its own."""
+    if not gradients_in(gm.graph):
+        return trace_alone(gm, example_inputs, config, targets)
+    return _JointTrace(gm, example_inputs, config.numerics == "eager", Cuts({}, {}, {})).run()
+
+
 class _Entry(torch.autograd.Function):
     """Makes a graph input out of a leaf: unlike a leaf it may be written, as a tensor with a history may."""
 
@@ -209,6 +220,25 @@ def _history(
     return reach, sorted(together)
 
 
+def _stop(result: torch.Tensor) -> None:
+    """Have gradients that reach a result from now on be for it, and go no further."""
+    node, at = result.grad_fn, result.output_nr
+    node.register_prehook(lambda given: (*given[:at], None, *given[at + 1 :]))  # type: ignore[union-attr]
+
+
+def _is_made_of(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether autograd knows one tensor as made of another."""
+    edge, seen, waiting = (other.grad_fn, other.output_nr), set[Any](), [one.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if edge in node.next_functions:
+                return True
+            waiting += [other for other, _ in node.next_functions]
+    return False
+
+
 class _JointTrace(Trace):
     """One run over the nodes of a torch-level graph, recorded by the autograd engine."""
 
@@ -216,13 +246,14 @@ class _JointTrace(Trace):
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], exact: bool, cuts: Cuts, hidden: Sequence[str] = ()
     ) -> None:
         super().__init__(gm, example_inputs, exact)
-        self.cuts, self.hidden, self.above = cuts, hidden, False
+        self.cuts, self.hidden, self.above, self.records = cuts, hidden, False, True
         self.inner: list[Value] = []  # values of the hidden results
         self.custom: dict[int, fx.Node] = {}  # position of a record -> the call of a Function whose backward makes it
         self.twisted: list[fx.Node] = []  # those calls whose gradients are not linear
         self.read_again = False  # some of these read their own results, whose part the engine would add too
         self.ends: dict[str, tuple[fx.Node, Value, int]] = {}  # results at which a history begins; version of memory
         self.of: list[str] = []
+        self.early: set[fx.Node] = set()  # results before the last of the graph's own gradients
         self.refused: dict[int, RuntimeError] = {}  # position of a result -> what its gradient raises in eager mode
         sizes = getattr(self.tracer.fake_mode, "sizes", None)
         self.tracer.fake_mode = new_fake_mode(sizes)  # capture's fake tensors have histories of their own
@@ -248,6 +279,8 @@ class _JointTrace(Trace):
 
     def node(self, node: fx.Node) -> Any:
         value = self.env[node] = super().node(node)
+        if node.target is torch.autograd.grad:
+            self.early |= self.cuts.ends.keys() & self.env.keys()
         if node.name in self.hidden:
             self.inner.append(value)
         for stage in [s for s, end in self.cuts.stages.items() if end is node]:
@@ -268,7 +301,11 @@ class _JointTrace(Trace):
             like = self.example_inputs[len(self.inputs)]
             if (like.shape, like.dtype) != (value.fake.shape, value.fake.dtype):
                 raise NotApart
-            return self._input(name, like)
+            begun = self._input(name, like)
+            if node in self.early:  # gradients of the graph's own go through it, others are for it and go no further
+                self.leaves[name], begun = value.fake, value
+                _stop(value.fake)
+            return begun
         with self.tracer, torch.enable_grad():
             self.leaves[name] = value.fake.detach().requires_grad_()
         return self.tracer.value_of(self.leaves[name])
@@ -320,12 +357,6 @@ class _JointTrace(Trace):
             state[name] = self.tracer.bind(self._noted(self.tracer.constant(tensor, flat_name)))
         return self._dispatch(lambda *args, **kwargs: functional_call(module, state, args, kwargs), node)
 
-    def _call_function(self, node: fx.Node) -> Any:
-        if node.target in GRAD_MODE_TARGETS:
-            torch._C._set_grad_enabled(bool(node.args[0]))
-            return None
-        return super()._call_function(node)
-
     def _dispatch(self, target: Any, node: fx.Node) -> Any:
         stack = self.tape.stack
         if stack:
@@ -334,6 +365,8 @@ class _JointTrace(Trace):
             target = self._checkpointed(target)
         if isinstance(target, Hooked):
             target = Hooked(partial(self._hook, node, target.bodies[0]))  # type: ignore[arg-type]
+        if target is torch.autograd.grad and self.tracer.turned:
+            raise LoweringError("torch.autograd.grad() behind a view that was reshaped in place")
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self.stacks.append(stack)
         self.called.append(node)
@@ -440,7 +473,10 @@ class _JointFinish(Finish):
 
     def _behind(self, tangents: Sequence[int]) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
         """As the JointGraph's `cuts` and `behind`."""
-        ends, stages, behind = self.trace.cuts
+        (ends, stages, behind), env, early = self.trace.cuts, self.trace.env, self.trace.early
+        for n in behind if early else ():
+            made_of = {m for m in early if m is not n and _is_made_of(env[n].fake, env[m].fake)}
+            behind = {**behind, n: behind[n] - early | made_of}
         at = {n: self._position(self.trace.env[n], tangents) for n in behind}
         numbers = {n: k for k, n in enumerate(ends) if at[n] >= 0 and not any(bits_of(self.trace.env[n].fake))}
         past = {n for n, row in behind.items() if at[n] >= 0 and not row <= stages.keys() and row <= numbers.keys()}
@@ -484,8 +520,7 @@ class _JointFinish(Finish):
         computed = self._backward(positions, tangents, again=True)
         for fake, value in zip([self.shown[p] for p in own], values, strict=True):
             trace.leaves[value.storage.origin.name] = fake  # type: ignore[union-attr]
-            node: Any = fake.grad_fn  # what reaches the result from now on is for it, and goes no further
-            node.register_prehook(lambda given, at=fake.output_nr: (*given[:at], None, *given[at + 1 :]))
+            _stop(fake)
         with self.tracer, torch.enable_grad():  # the parts of a complex number can't be returned as a view of it
             apart = (g is not None and g.dtype != self.tracer.value_of(g).storage.base.dtype for g in computed)
             computed = [g.clone() if other else g for g, other in zip(computed, apart, strict=True)]
@@ -542,7 +577,7 @@ class _JointFinish(Finish):
             raise LoweringError("autograd writes the history of a view anew, as it was before it was reshaped in place")
         shown = [self.shown[p] for p in positions]
         tracer.locate, tracer.tape.in_backward = self.trace.locate, True
-        with torch.autograd.set_multithreading_enabled(False), tracer:
+        with tracer:
             try:
                 gradients: Any = torch.autograd.grad(
                     shown, leaves, [t.fake for t in tangents], True, again, allow_unused=True
@@ -550,14 +585,15 @@ class _JointFinish(Finish):
             except RuntimeError as error:
                 if "modified by an inplace operation" in str(error):
                     raise RefusedBackward("the graph writes to what its backward needs") from error
-                if "derivative for" not in str(error) or again:
+                freed = "a second time" in str(error)  # by a `torch.autograd.grad` of the graph
+                if not freed and ("derivative for" not in str(error) or again):
                     raise
-                if not self.trace.above:
+                if not freed and not self.trace.above:
                     raise RefusedBackward(str(error)) from error
                 if len(positions) == 1:
                     self.trace.refused[positions[0]] = type(error)(str(error))
                     return [None] * len(leaves)
-                alone = [self._backward([p], [t]) for p, t in zip(positions, tangents, strict=True)]
+                alone = [self._backward([p], [t], again) for p, t in zip(positions, tangents, strict=True)]
                 gradients = [[g for g in row if g is not None] for row in zip(*alone, strict=True)]
                 with tracer:
                     gradients = [reduce(torch.add, row) if row else None for row in gradients]

@@ -54,11 +54,7 @@ class Division:
 
 
 def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()) -> Division:
-    """Divide at `saved`, or at what has these `keys`, in their order; what else is needed is computed again.
-
-    Raises:
-        PassError: a random op would have to be computed again.
-    """
+    """Divide at `saved`, or what has these `keys`; the rest is made again; raises PassError: a random op can't be."""
     return _Divider(joint, saved, keys).run()
 
 

@@ -33,11 +33,7 @@ def forward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
 
 
 def backward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:
-    """Note which layer the saved tensors and the gradients of the backward belong to; None: it has none of any.
-
-    Raises:
-        NotAlike: some belong to several.
-    """
+    """Note which layer what the backward takes and gives belongs to; None: no layer; raises NotAlike: several."""
     if repeat is None:
         return None
     outputs: list[Any] = [None] * len(division.backward.outputs)

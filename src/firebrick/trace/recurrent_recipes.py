@@ -7,6 +7,7 @@ PyTorch would unroll the steps, or hand a layer to oneDNN.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,12 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     directions, each = 1 + bidirectional, 4 if biased else 2
     first = (*initial,) if name == "lstm" else (initial,)
     plain = x.dim() == 3 and len(weights) == count * directions * each and not (dropout and train)
-    if not plain or torch.is_autocast_enabled("cpu") or not _are_floats(x, *first, *weights):
+    plain = plain and all(isinstance(t, torch.Tensor) and t.layout is torch.strided for t in (x, *first, *weights))
+    if (
+        not plain
+        or torch.is_autocast_enabled("cpu")
+        or any(t.dtype is not torch.float32 for t in (x, *first, *weights))
+    ):
         return NotImplemented
     batch, size = x.shape[0 if batch_first else 1], weights[1].shape[1]
     gated = CELLS[name].gates * size
@@ -68,20 +74,14 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     return (out, torch.stack(hidden), last) if name == "lstm" else (out, last)
 
 
-def _are_floats(*tensors: Any) -> bool:
-    """Whether all are of the type that the kernel computes with."""
-    return all(isinstance(t, torch.Tensor) and t.dtype is torch.float32 and t.layout is torch.strided for t in tensors)
-
-
-def _rule(targets: Mapping[str, Target], name: str) -> Callable[..., Any]:
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        # Packed sequences have their sizes where others have their states.
-        of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
-        return _layers(targets, name, args) if of_sequences else NotImplemented
-
-    return rule
+def _rule(targets: Mapping[str, Target], name: str, *args: Any, **kwargs: Any) -> Any:
+    # Packed sequences have their sizes where others have their states.
+    of_sequences = len(args) == 9 and not kwargs and isinstance(args[2], (tuple, list))
+    return _layers(targets, name, args) if of_sequences else NotImplemented
 
 
 def recurrent_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[..., Any]]:
     """Function -> the same on a target's kernel, or NotImplemented for what PyTorch's own way is better for."""
-    return {op: _rule(targets, name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)}
+    return {
+        op: partial(_rule, targets, name) for name in CELLS for op in (getattr(torch, name), getattr(aten, name).input)
+    }

@@ -81,9 +81,12 @@ def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
 
     alone = [n for n in results if not dual and len(memory[n]) == 1 and holders[memory[n][0]] == 1]
     last = {n: max(content(n, graph.output_node()), key=number.__getitem__) for n in results}
+    asked = gradients_in(graph)[-1:]  # it follows the history from before
+    last = {n: max([end, *asked], key=number.__getitem__) for n, end in last.items()}
     last = dict(sorted(last.items(), key=lambda row: number[row[1]]))
     ends = stages = {n: end for n, end in last.items() if n in alone}
     behind = {n: history(n)[1] for n in last}
+    stages = {n: end for n, end in ends.items() if end not in asked}
     while True:
         rows = {n: history(n) for n in dict.fromkeys((*stages, *results))}
         before: dict[fx.Node, set[fx.Node]] = {}
@@ -97,6 +100,11 @@ def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
         stages = dict([row for row in stages.items() if row[0] in apart][max(least, 0) :])
 
 
+def gradients_in(graph: fx.Graph) -> list[fx.Node]:
+    """The calls of `torch.autograd.grad`."""
+    return [n for n in graph.nodes if n.target is torch.autograd.grad]
+
+
 def ends_of(node: fx.Node) -> list[str] | None:
     """Names of the tensors that a call of a custom Function gives to other calls; None where it is
     within another, or a hook."""
@@ -108,11 +116,7 @@ def ends_of(node: fx.Node) -> list[str] | None:
 
 
 def in_order(groups: Sequence[tuple[int, ...]], needs: Sequence[tuple[int, Iterable[int]]]) -> list[tuple[int, ...]]:
-    """Groups of tangents so that each comes behind those that it needs: (a tangent, those whose history begins there).
-
-    Raises:
-        NotApart: two need each other.
-    """
+    """Groups, in the order of `needs`: a tangent, those whose history begins there; raises NotApart: a cycle."""
     waiting, done = list(groups), list[tuple[int, ...]]()
     while waiting:
         open_ = {t for group in waiting for t in group}

@@ -111,11 +111,7 @@ _AGAIN = object()
 def selective_contexts(
     context_fn: Callable[[], Any], tracer: Tracer, draws: Draws | None, must_save: list[Any]
 ) -> tuple[_Run, _Run]:
-    """The contexts of both runs, with the policy of those that `context_fn` makes.
-
-    Raises:
-        LoweringError: they are not those of `create_selective_checkpoint_contexts`.
-    """
+    """The contexts of both runs, with the policy of those of `context_fn`; raises LoweringError: there is none."""
     policy = getattr(context_fn()[0], "policy_fn", None)
     if policy is None:
         raise LoweringError("the contexts of a checkpoint are not those of create_selective_checkpoint_contexts")

@@ -244,8 +244,7 @@ def _collective(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs:
     return tracer.record_call(COLLECTIVE_OPS[name], args, kwargs)
 
 
-def _record(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tracer.record_call(func, args, kwargs)
+_record = Tracer.record_call
 
 
 def _attention(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -591,11 +590,6 @@ def _inplace_view(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwarg
     return args[0]
 
 
-def _layout(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Asked by kernels in C++, which need numbers."""
-    return tracer.fakes(func, args, kwargs)
-
-
 def _same_storage_size(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Asked of tangents before they are made views: of the tensors that the program holds, not of what they became."""
     one, other = (t.untyped_storage().nbytes() // t.element_size() for t in args)
@@ -622,7 +616,9 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _fill,
     torch.ops.prim.device.default: _device,
-    **dict.fromkeys((aten.size.default, aten.stride.default, aten.storage_offset.default), _layout),
+    **dict.fromkeys(
+        (aten.size.default, aten.stride.default, aten.storage_offset.default), Tracer.fakes
+    ),  # asked in C++
     aten._has_same_storage_numel.default: _same_storage_size,
     aten._linalg_check_errors.default: _check_errors,
 }

@@ -37,11 +37,7 @@ class State:
     maybe: int  # slots bound on some path
 
     def merge(self, other: State) -> State:
-        """What is known where two paths meet.
-
-        Raises:
-            InternalError: their stacks differ in depth.
-        """
+        """What is known where two paths meet; raises InternalError: their stacks differ in depth."""
         if self.stack == other.stack:
             stack = self.stack
         elif len(self.stack) != len(other.stack):

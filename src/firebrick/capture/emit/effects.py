@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,7 +102,8 @@ class Effects:
             emitter.pop()
         stores = [value.replay(emitter) for value in self._changed.values()]
         for (_, name), (variables, value) in self.assigned.items():
-            stores.append(_global_store(emitter, variables, name, emitter.load_to_temp(value)))
+            store: Any = setattr if isinstance(variables, type) else operator.setitem
+            stores.append(partial(emitter.run_call, store, variables, name, temps=[emitter.load_to_temp(value)]))
         for variable, value in self._context.values():
             stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
         for function, args, kwargs in self._calls:
@@ -109,11 +111,6 @@ class Effects:
         for mode in modes:
             stores.append(_call_store(emitter, torch.overrides._push_mode, emitter.load_to_temp([mode]), {}))
         return stores
-
-
-def _global_store(emitter: ValueEmitter, holder: Any, name: str, temp: str) -> Callable[[], None]:
-    store = setattr if isinstance(holder, type) else operator.setitem
-    return lambda: emitter.run_call(store, holder, name, temps=[temp])
 
 
 def _call_store(emitter: ValueEmitter, function: Any, temp: str, kwargs: dict[str, Value]) -> Callable[[], None]:

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def guard_aliases(tracer: Tracer) -> None:
-    """What captured code changes must not be something else that it reads.
-
-    Raises:
-        SkipFrame: in this call it is.
-    """
+    """What captured code changes must not be something else that it reads; raises SkipFrame: in this call it is."""
     if _choices_differ(tracer.graph):
         raise SkipFrame("a tensor that min() or max() gave is written to, or a view of it leaves", always=True)
     if tracer.graph.changes_inputs():

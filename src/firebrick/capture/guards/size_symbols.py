@@ -109,11 +109,7 @@ class Symbols:
         return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
 
     def check_marks(self) -> None:
-        """Sizes that `mark_dynamic` says vary must not be known.
-
-        Raises:
-            ConfigError: a line of the program needs one.
-        """
+        """Sizes that `mark_dynamic` says vary must not be known; raises ConfigError: a line needs one."""
         for name, size in self._marked.items():
             symbol = self.sizes.symbols[name]
             if not self.sizes.settled(symbol).terms:

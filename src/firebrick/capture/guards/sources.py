@@ -412,8 +412,7 @@ class Pick:
 
     def __call__(self, number: int) -> Any:
         """The module."""
-        modules: Any = self.modules()
-        return modules[self.place(number)]
+        return self.modules()[self.place(number)]  # type: ignore[index]
 
 
 def is_picked(source: Source | None) -> bool:

@@ -393,11 +393,7 @@ class Tracer:
     # -- policy ------------------------------------------------------------------------
 
     def check_inline(self, function: FunctionValue) -> None:
-        """Refuse functions that are not to be looked into; the others are guarded to stay as they are.
-
-        Raises:
-            Break: the function runs as plain Python.
-        """
+        """Refuse functions not to be looked into, and guard others; raises Break: it runs as plain Python."""
         if function.obj is not None and own_mark(function.obj, DISABLED):
             raise Break("disabled-function", f"{function.describe()} is marked with disable()")
         if known_callables.is_opaque(function.globals.get("__name__"), function.obj):

@@ -140,11 +140,7 @@ def method_under_modes(interp: Interpreter, name: str, args: Args, kwargs: Kwarg
 
 
 def surely(target: Any, result: Value | None) -> Value:
-    """What a mode makes of a call that it sees.
-
-    Raises:
-        Break: it does not see such calls.
-    """
+    """What a mode makes of a call that it sees; raises Break: it does not see such calls."""
     if result is None:
         raise Break("unsupported-call", f"{getattr(target, '__name__', target)}() under a mode of functions")
     return result

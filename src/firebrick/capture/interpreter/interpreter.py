@@ -125,11 +125,7 @@ class Interpreter(Operations):
         return self.result
 
     def run_root(self, break_step: int | None) -> Value:
-        """Execute the root frame; `steps` counts its instructions.
-
-        Raises:
-            BreakHere: `break_step` instructions have been executed.
-        """
+        """Execute the root frame and count `steps`; raises BreakHere: `break_step` of them are executed."""
         while True:
             if self.steps == break_step:
                 self.current = self.instructions[self.index]

@@ -495,11 +495,7 @@ def host_copy(interp: Interpreter, value: Value) -> Any:
 
 
 def host_text(interp: Interpreter, value: Value) -> Any:
-    """An object whose text is that of a container of constants.
-
-    Raises:
-        Break: the text depends on tensors or on the user's classes.
-    """
+    """An object whose text is that of a container of constants; raises Break: the text depends on others."""
     try:
         return host_copy(interp, value)
     except NotConstant:

@@ -4,6 +4,7 @@ from firebrick.capture.library import (  # noqa: F401
     autograd_functions,
     builtin_functions,
     class_statements,
+    gradients,
     inspection,
     iterators,
     numpy_functions,

@@ -105,11 +105,7 @@ class _Arity:
         return cls(least, most, signature)
 
     def fit(self, obj: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """The arguments, those that have a place by their places.
-
-        Raises:
-            Break: they are not what the callable takes.
-        """
+        """The arguments, those that have a place by their places; raises Break: the callable takes others."""
         if not kwargs and self.least <= len(args) <= self.most:
             return args, kwargs
         try:
@@ -143,21 +139,13 @@ def _arity(obj: Any, key: Any, *, bound: bool) -> _Arity | None:
 
 
 def fit(obj: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments of a callable that has a rule, by place where they have one.
-
-    Raises:
-        Break: they do not fit; Python will say so.
-    """
+    """The arguments of a callable that has a rule, by place where they have one; raises Break: they don't fit."""
     arity = _arity(obj, key_of(obj), bound=False)
     return (args, kwargs) if arity is None else arity.fit(obj, args, kwargs)
 
 
 def fit_method(kind: type, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments of a method that is written in C, by place where they have one.
-
-    Raises:
-        Break: they do not fit; Python will say so.
-    """
+    """The arguments of a method written in C, by place where they have one; raises Break: they don't fit."""
     method = getattr(kind, name, None)
     if not isinstance(method, types.MethodDescriptorType) or method.__objclass__ is torch._C.TensorBase:
         return args, kwargs  # a tensor's method looks at its arguments itself

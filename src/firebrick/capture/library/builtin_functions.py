@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import abc
 import collections
-import datetime
 import functools
 import math
 import operator
 import os
-import pathlib
 import random
 import sys
 import types
@@ -81,11 +79,6 @@ OPAQUE_MODULES.update(
         "torch.profiler", "torch.testing", "torch.storage", "torch._tensor_str", "torch.package",
     }
 )  # fmt: skip
-
-
-@handles_each(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta)
-def _unchanging(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return interp.fold(cls, args, kwargs)
 
 
 # -- kinds --------------------------------------------------------------------------------

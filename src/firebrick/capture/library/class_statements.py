@@ -48,11 +48,7 @@ def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwargs, entries: dict[str, Value]) -> Value:
-    """Make a class.
-
-    Raises:
-        Break: code of the program's would run while it is made.
-    """
+    """Make a class; raises Break: code of the program's would run while it is made."""
     try:
         hosts = tuple(base.realize().as_constant() for base in bases)
         named = {key: value.realize().as_constant() for key, value in keywords.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import pathlib
 import re
 import reprlib
 import sys
@@ -34,11 +36,7 @@ if TYPE_CHECKING:
 
 
 def real_callable(value: Value) -> Any:
-    """A real object with the signature of a value.
-
-    Raises:
-        Break: captured code made the function.
-    """
+    """A real object with the signature of a value; raises Break: captured code made the function."""
     value = value.realize()
     if isinstance(value, BoundMethodValue):
         owner = value.owner.realize()
@@ -73,6 +71,7 @@ TRANSPARENT.update((inspect.iscoroutinefunction, inspect._has_code_flag))  # typ
     *(importlib.util.find_spec, importlib.metadata.version, typing.get_type_hints),
     *(re.compile, re.match, re.search, re.fullmatch, re.split, re.findall, re.finditer, re.sub, re.subn, re.escape),
     *(functools.cache, logging.Logger.isEnabledFor, logging.getLogger),
+    *(pathlib.Path, pathlib.PosixPath, pathlib.PurePath, pathlib.PurePosixPath, datetime.timedelta),
 )
 def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return interp.fold(function, args, kwargs)

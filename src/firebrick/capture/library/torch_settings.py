@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call as objects.
-
-    Raises:
-        Break: they are not constant.
-    """
+    """The arguments of a call as objects; raises Break: they are not constant."""
 
     def of(value: Value) -> Any:
         value = value.realize()

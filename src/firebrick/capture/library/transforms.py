@@ -243,19 +243,20 @@ def _transformed(
         function, values, {name: _value_like(interp, sub, item) for name, item in named.items()}, grad=grad
     )
     for value in _values(sub.outer, list(sub.graph.lifted)) if alone else ():
-        _without_hooks(interp, value)
+        if value.fake.is_leaf:
+            without_hooks(interp, value, "checkpoint(use_reentrant=True) around")
     if options.get("chunk_size") is not None and interp.tracer.effects.count != effects:
         raise Break("unsupported-call", f"{api.__name__}() in chunks of a function with side effects")
     node = kind(api, body, options, handed, direct=direct)
     return interp.tracer.graph.call(interp, "call_function", node, (*arguments, sub.lifted()), {})
 
 
-def _without_hooks(interp: Interpreter, tensor: TensorValue) -> None:
-    """Guard that a leaf in a reentrant checkpoint has no hooks: they see what comes from inside of it alone."""
-    if tensor.obj is not None and tensor.source is not None and tensor.fake.is_leaf and tensor.fake.requires_grad:
+def without_hooks(interp: Interpreter, tensor: TensorValue, what: str) -> None:
+    """Guard that a tensor has no hooks, which would see what comes from inside of the graph alone."""
+    if tensor.obj is not None and tensor.source is not None and tensor.fake.requires_grad:
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
             if hooks := getattr(tensor.obj, name):
-                raise Break("unsupported-call", "checkpoint(use_reentrant=True) around a tensor that has hooks")
+                raise Break("unsupported-call", f"{what} a tensor that has hooks")
             guards, source = interp.tracer.guards, Attr(tensor.source, name)
             guards.equals(source, None) if hooks is None else guards.length(source, 0)
 

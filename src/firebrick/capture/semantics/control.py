@@ -34,8 +34,12 @@ def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keep
     """A jump on a condition of the value on top, which is popped; one that `keeps` it pops it if it does not jump."""
     if condition in _TRUTHS and not keeps:
         value = interp.stack[-1].realize()
-        jumps = _way_without_raise(interp, at) if may_be_expected(interp, value) else None
-        if jumps is not None:
+        starts = (interp.index, at.argval) if may_be_expected(interp, value) else ()
+        raising = [_raises(interp.instructions[start:][:_STRAIGHT]) for start in starts]
+        if (
+            len({*raising}) == 2
+        ):  # only one way raises at once, as `assert` and `if wrong: raise` do: the other is taken
+            jumps = raising[0]
             expect(interp, value if (condition is _CONDITIONS["TRUE"]) is jumps else negated(interp, value))
             interp.stack.pop()
             interp.index = at.argval if jumps else interp.index
@@ -54,12 +58,6 @@ _CONDITIONS: Mapping[str, Condition] = {
 _TRUTHS = (_CONDITIONS["TRUE"], _CONDITIONS["FALSE"])
 _STRAIGHT = 60
 """Instructions that are looked at for a `raise`."""
-
-
-def _way_without_raise(interp: Interpreter, at: Instruction) -> bool | None:
-    """Whether to jump, if only the other way raises at once, as `assert` and `if wrong: raise` do; else None."""
-    raising = [_raises(interp.instructions[place:][:_STRAIGHT]) for place in (interp.index, at.argval)]
-    return None if raising[0] is raising[1] else raising[0]
 
 
 def _raises(instructions: Sequence[Instruction]) -> bool:

@@ -32,11 +32,7 @@ class AddressValue(Value):
         return getattr(self.target, "obj", None) is not None and self.target.source is not None
 
     def as_constant(self) -> Any:
-        """The number.
-
-        Raises:
-            Break: each call makes another object.
-        """
+        """The number; raises Break: each call makes another object."""
         if not self.is_constant():
             raise Break("unsupported-call", f"{self.function.__name__}() of {self.target.describe()}")
         obj = self.target.obj  # type: ignore[attr-defined]
@@ -78,11 +74,7 @@ class WeakReferenceValue(Value):
         return self.target
 
     def alive(self) -> Value:
-        """The object, by which references are compared and hashed as long as it is there.
-
-        Raises:
-            Break: it is gone.
-        """
+        """The object, by which references are compared and hashed as long as it is there; raises Break: it is gone."""
         if self.target.python_type() is type(None):
             raise Break("unsupported-operation", "a weak reference to an object that is gone is compared")
         return self.target.realize()

@@ -32,11 +32,7 @@ _BY_VALUE = np.lib.NumpyVersion(np.__version__) < "2.0.0"  # before, values took
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
-    """The dtype of torch for one of numpy's.
-
-    Raises:
-        Break: torch has none, or too few operations for it.
-    """
+    """The dtype of torch for one of numpy's; raises Break: torch has none, or too few operations for it."""
     if _BY_VALUE:
         raise Break("numpy", "dtypes of numpy 1 depend on values")
     ours = _DTYPES.get(np.dtype(dtype))
@@ -50,10 +46,6 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     if dtype not in _BACK or _BY_VALUE:
         raise Break("numpy", f"numpy has no {dtype}")
     return _BACK[dtype]
-
-
-def _scalar_of(tensor: torch.Tensor) -> Any:
-    return tensor.numpy()[()]
 
 
 class ArrayValue(ComparedValue):
@@ -137,7 +129,7 @@ class ArrayValue(ComparedValue):
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """`tensor.numpy()`."""
         if self.scalar:
-            emitter.load_call(_scalar_of, self.tensor)
+            emitter.load_call(lambda tensor: tensor.numpy()[()], self.tensor)
         else:
             emitter.call_method_on(self.tensor, "numpy", keep=True)
 

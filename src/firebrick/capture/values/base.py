@@ -70,19 +70,11 @@ class Value:
         return True
 
     def as_constant(self) -> Any:
-        """The real object, if it is known now and can't change.
-
-        Raises:
-            NotConstant: it holds tensors, is mutable or is an object of the user's.
-        """
+        """The real object, if it is known now and can't change; raises NotConstant: it holds tensors, or may."""
         raise NotConstant(type(self).__name__)
 
     def as_argument(self) -> Any:
-        """What stands for the value among the arguments of a graph node.
-
-        Raises:
-            Break: such a value can't be in a graph.
-        """
+        """What stands for the value among the arguments of a graph node; raises Break: nothing can."""
         try:
             return self.as_constant()
         except NotConstant:
@@ -155,11 +147,7 @@ class Value:
     # -- leaving the captured region ------------------------------------------
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Emit bytecode that pushes the object; only called for values that no source gives.
-
-        Raises:
-            Break: it can't be made again.
-        """
+        """Emit what pushes the object, which no source gives; raises Break: it can't be made again."""
         raise Break("no-reconstruction", f"{self.describe()} leaves the captured code")
 
     def children(self) -> Sequence[Value]:

@@ -9,7 +9,7 @@ in each call.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,17 +52,9 @@ _CALLS = frozenset(
 """Names of functions that give the same each time, and change nothing."""
 
 
-@dataclass(frozen=True)
-class Compared:
+def _compare(sign: str, difference: Expr, symbol: str, tensor: torch.Tensor) -> bool:
     """Whether an expression of the number in a tensor stands so to 0."""
-
-    sign: str
-    difference: Expr
-    symbol: str
-
-    def __call__(self, tensor: torch.Tensor) -> bool:
-        """The answer."""
-        return SIGNS[self.sign](self.difference.evaluate({self.symbol: int(tensor.item())}), 0)
+    return SIGNS[sign](difference.evaluate({symbol: int(tensor.item())}), 0)
 
 
 class Program:
@@ -100,7 +92,7 @@ class EarlyReads:
         if nodes is None or self.graph.inference.in_region:
             return None
         leaves = [node for node in nodes if node.op in ("placeholder", "get_attr")]
-        of_truth = value.fake.dtype == torch.bool or read is bool or type(read) is Compared
+        of_truth = value.fake.dtype == torch.bool or read is bool or isinstance(read, partial)
         if leaves and (not self.on or (self.truths_alone and not of_truth)):
             return None
         real: dict[fx.Node, Any] = {}
@@ -136,7 +128,7 @@ class EarlyReads:
         if held is None or held[0].node.target is not as_size:
             return None
         value = self.graph.known(held[0].node.args[0].meta["val"])  # type: ignore[union-attr,arg-type]
-        return None if value is None else self.read(value, Compared(sign, difference, symbols[0].name))
+        return None if value is None else self.read(value, partial(_compare, sign, difference, symbols[0].name))
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
         """The calls that give a tensor, in order, if they may be made before the graph."""

@@ -79,11 +79,7 @@ class NumberValue(UnknownValue):
 
     @staticmethod
     def binary(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
-        """Arithmetic that can't raise is done before the graph too.
-
-        Raises:
-            Break: it may raise, or is none of numbers.
-        """
+        """Arithmetic that can't raise is done before the graph too; raises Break: it may, or is none of numbers."""
         operands = [_operand(value) for value in (left, right)]
         function, kinds = _EXACT.get(symbol), {value.python_type() for value in (left, right)}
         if symbol == "/" and isinstance(right, ConstantValue) and right.value and float in kinds:
@@ -118,6 +114,7 @@ _EXACT: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": opera
 """Arithmetic of int and float that never raises, if an int is no larger than any float."""
 
 _CPU = torch.device("cpu")
+_EXACT_FLOATS = (torch.float32, torch.float64)
 _LARGEST = 1 << 62
 """Integers below it are no larger than any float, and fit in a tensor; floats below it have an integer."""
 
@@ -189,7 +186,9 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
     Raises:
         Break: the function may tell a number from a tensor.
     """
-    graph = interp.tracer.graph
+    graph, name = interp.tracer.graph, target if isinstance(target, str) else getattr(target, "__name__", "")
+    if (scaled := _scaled(interp, name, args, kwargs)) is not None:
+        return scaled
     if target in (torch.full, "new_full") and len(args) > 1 and not {*kwargs} - {"dtype", "device"}:
         number = args[-1].realize()
         if isinstance(number, NumberValue):
@@ -198,10 +197,37 @@ def call_with_numbers(interp: Interpreter, op: str, target: Any, args: Args, kwa
             result = graph.call(interp, op, empty, args[:-1], options)
             filled = number_tensor(interp, number, torch.float64 if number.cls is float else _dtype_alone(number))
             return graph.call(interp, "call_method", "fill_", [result, filled], {})
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if name in _BOUNDS and kwargs.keys() <= {"min", "max"} and len(args) == 1:
         args, kwargs = [*args, kwargs.get("min", NONE), kwargs.get("max", NONE)], {}
     return graph.call(interp, op, target, _with_tensors(interp, name, args, kwargs), {})
+
+
+_SCALED = {("lerp", 3), ("lerp", 2, "weight"), ("leaky_relu", 2), ("leaky_relu", 1, "negative_slope")}
+_SCALED |= {("add", 2, "alpha"), ("sub", 2, "alpha"), ("addcmul", 3, "value"), ("addcdiv", 3, "value")}
+"""Functions of tensors and, behind them, a float: name, count of positional arguments, names of others."""
+
+
+def _scaled(interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value | None:
+    """Such a call by calls of tensors alone that give eager's bits; None for others."""
+    form, graph = name.removesuffix("_"), interp.tracer.graph
+    if (form, len(args), *kwargs) not in _SCALED or name == "leaky_relu_":
+        return None
+    *tensors, number = (arg.realize() for arg in (*args, *kwargs.values()))
+    plain = [t for t in tensors if isinstance(t, TensorValue) and t.cls in (torch.Tensor, torch.nn.Parameter)]
+    kinds = {(t.fake.device.type, t.fake.dtype) for t in plain}
+    if len(plain) < len(tensors) or kinds not in [{("cpu", dtype)} for dtype in _EXACT_FLOATS]:
+        return None
+    if not isinstance(number, NumberValue) or number.cls is not float or number.operand is None:
+        return None
+    (x, *others), scale = plain, number_tensor(interp, number, plain[0].fake.dtype)
+    call: Any = lambda method, *operands, **options: graph.call(interp, "call_method", method, operands, options)  # noqa: E731
+    if form == "leaky_relu":
+        return call("where", x, call("gt", x, ConstantValue(0)), call("mul", x, scale))  # type: ignore[no-any-return]
+    if form in ("add", "sub"):
+        options = {"value": ConstantValue(-1)} if form == "sub" else {}
+        return call(name.replace(form, "addcmul"), x, *others, scale, **options)  # type: ignore[no-any-return]
+    more = (*others, scale) if form == "lerp" else (call("mul", others[0], scale), others[1])
+    return call(name, x, *more)  # type: ignore[no-any-return]
 
 
 def _with_tensors(interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> list[Value]:
@@ -279,8 +305,7 @@ def _dtype_beside(kind: type, tensor: torch.Tensor) -> torch.dtype | None:
             return None  # kernels round a tensor to it, but not a number
         if tensor.ndim:
             return torch.float64 if kind is float else torch.int64
-        exact = (torch.float32, torch.float64)
-        return dtype if dtype in exact and kind is float else torch.int64 if kind is int else None
+        return dtype if dtype in _EXACT_FLOATS and kind is float else torch.int64 if kind is int else None
     if kind is float:
         return torch.get_default_dtype()
     return torch.int64 if dtype in (torch.int64, torch.bool) else None

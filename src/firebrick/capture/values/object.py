@@ -449,7 +449,9 @@ class ObjectValue(ComparedValue):
             name: None if self.fields[name] is MISSING else emitter.load_to_temp(self.fields[name])
             for name in self.changed
         }
-        gone = [name for name, first in self.changed.items() if first and _had(self, name)]
+        slots = {name for name in self.changed if isinstance(class_lookup(self.cls, name)[0], MEMBERS)}
+        had = {*getattr(self.obj, "__dict__", ()), *(name for name in slots if hasattr(self.obj, name))}
+        gone = [name for name, first in self.changed.items() if first and name in had]
 
         def store() -> None:
             for name in gone:
@@ -539,12 +541,6 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
         except AttributeError as error:
             interp.raise_real(error)
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
-
-
-def _had(value: ObjectValue, name: str) -> bool:
-    """Whether the real object has an attribute of its own."""
-    slot = isinstance(class_lookup(value.cls, name)[0], MEMBERS) and hasattr(value.obj, name)
-    return slot or name in getattr(value.obj, "__dict__", ())
 
 
 class _ItemOrMissing(Value):

@@ -53,11 +53,7 @@ class GeneratorState(_RandomState):
     __slots__ = ()
 
     def operand(self, interp: Interpreter) -> Any:
-        """It, for calls before the graph.
-
-        Raises:
-            Break: it is one that graphs draw from themselves.
-        """
+        """It, for calls before the graph; raises Break: it is one that graphs draw from themselves."""
         if self.made is not None:
             return self.made
         assert self.source is not None
@@ -118,11 +114,7 @@ def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 
 def check_place(interp: Interpreter) -> None:
-    """Whether a call can be made before the graph.
-
-    Raises:
-        Break: it stands in a function that is called more often than once, or not at all.
-    """
+    """Whether a call can be made before the graph; raises Break: it may be made several times, or not at all."""
     if interp.tracer.graph.outer is not None:
         raise Break("random-generator", "a random number is drawn in a nested function")
 
@@ -180,11 +172,7 @@ def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: 
 
 
 def _host(args: Args) -> list[Any]:
-    """Constants that a call before the graph is given.
-
-    Raises:
-        Break: one of them is none.
-    """
+    """Constants that a call before the graph is given; raises Break: one of them is none."""
     states = []
     for arg in args:
         value = arg.realize()

@@ -125,11 +125,7 @@ class SizeNodes:
                     self.data.setdefault(symbol.name, (tensor, dim, size))
 
     def asked(self, sign: str, left: Expr | int, right: Expr | int) -> bool:
-        """The program's own question.
-
-        Raises:
-            Break: only data tell.
-        """
+        """The program's own question; raises Break: only data tell."""
         if self.sizes.of_data(self.sizes.settled(as_expr(left) - right)):
             if self.sizes.holds(sign, left, right) or self.sizes.holds(_CONTRARY[sign], left, right):
                 return self.sizes.holds(sign, left, right)
@@ -189,11 +185,7 @@ class SizeNodes:
         return node
 
     def number(self, expr: Expr) -> int:
-        """The number, which is guarded from here on.
-
-        Raises:
-            Break: data decide it.
-        """
+        """The number, which is guarded from here on; raises Break: data decide it."""
         if self.sizes.of_data(self.sizes.settled(expr)):
             text = "a size that data decide is used where its number must be known"
             raise Break("data-dependent-value", text, fix=_FIX)

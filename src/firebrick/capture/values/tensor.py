@@ -96,11 +96,7 @@ class TensorValue(ComparedValue):
         self.node, self.fake = other.node, other.fake
 
     def as_argument(self) -> Any:
-        """Its node.
-
-        Raises:
-            Break: its history of gradients is not that of its data.
-        """
+        """Its node; raises Break: its history of gradients is not that of its data."""
         set_apart = self.data_version is not None or self.is_new_leaf
         if set_apart and torch.is_grad_enabled() and self._wants_gradient():
             raise Break(

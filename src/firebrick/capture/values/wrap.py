@@ -448,7 +448,10 @@ _FRESH: Mapping[type, Any] = {
     list: lambda tracer, obj: ListValue([fresh(tracer, item) for item in obj]),
     deque: lambda tracer, obj: DequeValue([fresh(tracer, item) for item in obj], maxlen=obj.maxlen),
     **dict.fromkeys((dict, OrderedDict, Counter), lambda tracer, obj: _fresh_dict(tracer, obj)),
-    **dict.fromkeys((set, frozenset), lambda tracer, obj: _fresh_set(tracer, obj)),
+    **dict.fromkeys(
+        (set, frozenset),
+        lambda tracer, obj: SetValue({key_of(v := fresh(tracer, m), tracer.current): v for m in obj}, cls=type(obj)),
+    ),
     slice: lambda tracer, obj: SliceValue(fresh(tracer, obj.start), fresh(tracer, obj.stop), fresh(tracer, obj.step)),
     range: lambda tracer, obj: ConstantValue(obj),
     types.CellType: lambda tracer, obj: CellValue(fresh(tracer, obj.cell_contents), "", obj=obj),
@@ -461,11 +464,6 @@ def _fresh_dict(tracer: Tracer, obj: dict[Any, Any]) -> Value:
         value = fresh(tracer, key)
         entries[key_of(value, tracer.current)] = (value, fresh(tracer, item))
     return DictValue(entries, cls=type(obj))
-
-
-def _fresh_set(tracer: Tracer, obj: Any) -> Value:
-    values = [fresh(tracer, member) for member in obj]
-    return SetValue({key_of(value, tracer.current): value for value in values}, cls=type(obj))
 
 
 def fresh(tracer: Tracer, obj: Any) -> Value:

@@ -158,11 +158,7 @@ def make_wrapper(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> 
 
 
 def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
-    """The value of a real tensor of such a class.
-
-    Raises:
-        Break: what graphs can't hold of it.
-    """
+    """The value of a real tensor of such a class; raises Break: what graphs can't hold of it."""
     graph = tracer.graph
     try:
         layout = Layout(obj)

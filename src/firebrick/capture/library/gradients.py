@@ -1,0 +1,148 @@
+"""`torch.autograd.grad` as a call of the graph: traces run it on tensors that have the histories of eager mode.
+
+Those of capture's own fake tensors can't be followed: calls of equal modules are replayed, other results follow from
+rules of shapes. So what leads to the gradients is run once more, which tells what is None, and what eager mode refuses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.autograd.graph import get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.inference_mode import storage_of
+from firebrick.capture.library.known_callables import handles
+from firebrick.capture.library.transforms import without_hooks
+from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.sequence import TupleValue
+from firebrick.capture.values.tensor import TensorValue
+from firebrick.fakes.mode import fake_of, with_kernels_in_python
+from firebrick.fakes.segments import stands_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firebrick.capture.graph import GraphBuilder
+    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
+
+_NAMES = tuple(inspect.signature(torch.autograd.grad).parameters)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Histories:
+    """The nodes of a graph, run once more: `values` has what they give, `foreign` the leaves that stand for tensors
+    with a history outside of the graph, by identity, and their nodes."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self.graph, self.grad = graph, graph.grad_at_start
+        self.values: dict[fx.Node, Any] = {}
+        self.foreign: dict[int, fx.Node] = {}
+
+    def gradients(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What `torch.autograd.grad` gives for tensors of these nodes; raises Break: it can't be known."""
+        given = {v.node: v.obj for v in (*self.graph.inputs, *self.graph._attribute_nodes.values())}
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self.grad)
+        try:
+            with self.graph.mode, torch.autograd.set_multithreading_enabled(False):
+                for node in [n for n in self.graph.graph.nodes if n not in self.values]:
+                    self.values[node] = self._value(node, given.get(node))
+                self.grad = torch.is_grad_enabled()
+                torch._C._set_grad_enabled(before)
+                return torch.autograd.grad(*fx.map_arg(arguments, self.values.__getitem__))
+        except Break:
+            raise
+        except Exception as error:
+            text, refused = str(error).split("\n", 1)[0], isinstance(error, RuntimeError)
+            broken = Break("fake-tensor-failed", f"torch.autograd.grad: {type(error).__name__}: {text}")
+            broken.raises = lambda: refused
+            raise broken from error
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    def _value(self, node: fx.Node, obj: torch.Tensor | None) -> Any:
+        val = node.meta["val"]
+        if node.op in ("placeholder", "get_attr"):
+            leaf = fake_of(self.graph.mode, val)
+            if obj is None or obj.grad_fn is None:
+                return leaf
+            self.foreign[id(leaf)] = node
+            with torch.enable_grad():
+                return leaf.clone()  # its history keeps the leaf
+        if stands_apart(node):
+            raise Break("unsupported-call", "torch.autograd.grad() where the graph is cut")
+        if val is not None and not any(isinstance(v, torch.Tensor) for v in pytree.tree_leaves(val)):
+            return val
+        args, kwargs = fx.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        method = node.op == "call_method"
+        run: Any = getattr(args[0], str(node.target)) if method else node.target
+        return with_kernels_in_python(lambda: run(*args[method:], **kwargs))
+
+    def leaves(self, results: Sequence[TensorValue]) -> set[int]:
+        """The leaves that results are made of, by identity."""
+        leaves, seen = set[int](), set[Any]()
+        waiting = [get_gradient_edge(self.values[result.node]).node for result in results]
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                leaves |= {id(node.variable)} if hasattr(node, "variable") else set()
+                waiting += [other for other, _ in node.next_functions if other is not None]
+        return leaves
+
+    def check(self, interp: Interpreter, outputs: Sequence[TensorValue], inputs: Sequence[TensorValue]) -> None:
+        """Guard that what leads to outputs is in the graph; raises Break: it may not be, or hooks see it."""
+        leaves, outside = self.leaves(outputs), [value for value in inputs if value.obj is not None]
+        foreign = [node for leaf, node in self.foreign.items() if leaf in leaves]
+        if foreign and outside and [*dict.fromkeys(value.node for value in outside)] != foreign[:1]:
+            raise Break("unsupported-call", "torch.autograd.grad() of what was made before the graph")
+        reached = (value for value in self.graph.inputs if id(self.values[value.node]) in leaves)
+        for value in (*reached, *outside) if outside else ():
+            if not isinstance(value.obj, torch.nn.Parameter):
+                value.get_attr(interp, "is_leaf")
+        for value in outside:
+            without_hooks(interp, value, "torch.autograd.grad() for")
+            if value.get_attr(interp, "retains_grad").as_constant():
+                raise Break("unsupported-call", "torch.autograd.grad() for a tensor that retains its gradient")
+
+
+def _tensors(interp: Interpreter, value: Value) -> list[Any]:
+    value = value.realize()
+    items = [value] if isinstance(value, TensorValue) else [item.realize() for item in interp.iterate(value)]
+    if not items or any(not isinstance(t, TensorValue) or t.owner or t.cls not in _PLAIN for t in items):
+        raise Break("unsupported-call", "torch.autograd.grad() of what are no plain tensors")
+    return items
+
+
+@handles(torch.autograd.grad)
+def _grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    graph, named = interp.tracer.graph, {**dict(zip(_NAMES, args, strict=False)), **kwargs}
+    outputs, inputs = (_tensors(interp, named.pop(name, NONE)) for name in ("outputs", "inputs"))
+    given = named.pop("grad_outputs", NONE).realize().as_argument()
+    options = {name: value.realize().as_constant() for name, value in named.items()}
+    retain, create, only, unused, batched, materialize = (options.get(name) for name in _NAMES[3:])
+    odd = batched or only is False or (materialize and unused is False) or graph.switches - {torch._C._set_grad_enabled}
+    if odd or graph.outer is not None or graph.inference.on or graph.replaced:
+        raise Break("unsupported-call", "torch.autograd.grad() of batches, in inference mode, or in a transform")
+    flags = bool(create if retain is None else retain), bool(create), True, bool(unused or materialize)
+    arguments = [value.as_argument() for value in outputs], [value.as_argument() for value in inputs], given, *flags
+    graph.histories = histories = graph.histories or Histories(graph)
+    results = histories.gradients(arguments)
+    histories.check(interp, outputs, inputs)
+    before = [t for t in pytree.tree_leaves([*histories.values.values()]) if isinstance(t, torch.Tensor)]
+    shared = not {storage_of(t) for t in before}.isdisjoint([storage_of(r) for r in results if r is not None])
+    if shared or (materialize and None in results):
+        raise Break("unsupported-call", "torch.autograd.grad() gives zeros, or memory that was there before")
+    node = graph.graph.create_node("call_function", torch.autograd.grad, arguments)
+    node.meta["val"] = histories.values[node] = results
+    parts = [graph.graph.create_node("call_function", operator.getitem, (node, i)) for i in range(len(results))]
+    for made in (node, *parts):
+        made.meta["stack"] = interp.user_stack()
+    graph.op_count += 1
+    return TupleValue([NONE if r is None else graph.renew(part, r) for part, r in zip(parts, results, strict=True)])
