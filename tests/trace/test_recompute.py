@@ -55,6 +55,8 @@ def test_what_layer_norms_gave_is_computed_again_from_their_input() -> None:
 
     names, size = saved(f, grad(8, 8))
     assert size == (8 * 8 + 2 * 8) * 4  # the product, mean and deviation
+    names, size = saved(lambda x: (y := F.layer_norm(x @ x, (8,), w)) + (y @ v).sin(), grad(8, 8))
+    assert size == (3 * 8 * 8 + 2 * 8) * 4  # what residuals read lies between layers
     results = saved(lambda x: (y := F.layer_norm(x @ x, (8,), w), y @ v), grad(8, 8))
     assert results[1] == (2 * 8 * 8 + 2 * 8) * 4  # the caller may write to it, which is then an error
 

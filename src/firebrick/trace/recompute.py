@@ -127,22 +127,18 @@ def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     return _cut(joint, phases, works, step)[0]
 
 
-def _without_norms(saved: list[fx.Node], phases: Phases) -> list[fx.Node]:
-    """What is saved, less what layer norms gave whose own gradients have the input: a pass over it gives that again."""
-    read, visible = ({base_of(n) for n in nodes} for nodes in (phases.needed, phases.results))
-    kept = []
-    for node in saved:
-        source: Any = node
-        while _is_cheap(source) and len(source.all_input_nodes) == 1:
-            source = source.all_input_nodes[0]
-        norm: Any = source.args[0] if source.target is operator.getitem and source.args[1] == 0 else source
-        held = source in visible or any(MUST_SAVE in n.meta for n in (node, source, norm))
-        if norm.target not in _NORMS or base_of(norm.args[0]) not in read or held:
-            kept.append(node)
-    return kept
+def _is_norm_again(node: fx.Node, read: set[fx.Node], visible: set[fx.Node]) -> bool:
+    """Whether this is what a layer norm gave whose own gradient has the input, so that a pass over that gives it again.
+    What residuals read too stays: it lies between layers, and each would begin with the norm of the one before."""
+    while not any(_is_cheap(user) and len(user.all_input_nodes) > 1 for user in node.users):
+        if not _is_cheap(node) or len(node.all_input_nodes) != 1:
+            norm: Any = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else node
+            known = norm.target is torch.ops.aten.native_layer_norm.default and MUST_SAVE not in node.meta
+            return known and base_of(norm.args[0]) in read and node not in visible
+        node = node.all_input_nodes[0]
+    return False
 
 
-_NORMS = named("native_layer_norm.default")
 _STEPS = 256
 """Prices of work are powers of the eighth root of two, of this exponent at most: no work costs as much as any bytes."""
 
@@ -172,11 +168,8 @@ def _cut(
             continue
         entries[node], exits[node] = network.node(), network.node()
         capacity = INFINITE
-        if (
-            isinstance(node.meta.get("val"), torch.Tensor)
-            and not shows_memory(node)
-            and (node not in visible or node in read)
-        ):
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        if is_tensor and not shows_memory(node) and (node not in visible or node in read):
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
             if works is not None and node.op == "placeholder" and node.name not in written:
                 capacity = 1
@@ -194,7 +187,8 @@ def _cut(
         if node in phases.needed:
             network.edge(exits[node], 1, INFINITE)
     reached = network.sink_side()
-    saved = _without_norms([n for n in entries if exits[n] in reached and entries[n] not in reached], phases)
+    saved = [n for n in entries if exits[n] in reached and entries[n] not in reached]
+    saved = [n for n in saved if MUST_SAVE in n.meta or not _is_norm_again(n, read, visible)]
     return saved, sum(bytes_of(n) for n in saved if n.op == "call_function")
 
 
