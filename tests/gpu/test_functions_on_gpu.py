@@ -171,6 +171,24 @@ def test_changing_sizes():
         torch.testing.assert_close(run(x, w), F.layer_norm(F.gelu(x @ w), (64,)).softmax(-1), rtol=1e-4, atol=1e-5)
 
 
+def test_long_rows_of_changing_sizes():
+    """One program would take seconds for the longest."""
+
+    def fn(x):
+        return (x * 2).mean(), x.amax(), x.argmax(), (x - x.mean()).square().sum().sqrt()
+
+    run = firebrick.compile(fn, dynamic=True)
+    for n in (5, 1000, 1 << 20, (1 << 27) + 3):
+        x = rand(n)
+        run(x)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        made = run(x)
+        end.record()
+        torch.testing.assert_close(made, fn(x), rtol=1e-4, atol=1e-4)
+        assert begin.elapsed_time(end) < 100
+
+
 def test_streams_and_threads():
     run = firebrick.compile(lambda x: (x * 2).sin().sum(-1))
     x = rand(64, 1000)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, const, minimum, total, var
+from firebrick.ir.index.expr import ONE, ZERO, const, minimum, product, total, var
 from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
-from firebrick.ir.loops.constructors import constant
+from firebrick.ir.loops.constructors import index_value
 from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store
 from firebrick.ir.loops.values import children_of, ordered, roots_of, walk
 from firebrick.targets.cuda import tiling
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from firebrick.targets.cuda.facts import CardFacts
 
 
+_FEW, _LONG = 4, 1 << 30
+"""Rows up to which one of unknown length is split, since it may be as long as this: one program would take a second."""
+
+
 def split_folds(work: Work, card: CardFacts) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
     """The launches of a group, each as work that is done side by side: one, or one for each level of folds and one
     for what is left."""
@@ -35,10 +39,12 @@ def split_folds(work: Work, card: CardFacts) -> tuple[list[list[Work]], tuple[Sc
         return [[work]], ()
     order, domain = shape
     rows, length, high, along, nbytes = fold_shape(work, domain, card)
-    step = 1024 if along else 64
+    step, whole = 1024 if along else 64, product(a.size for a in order)
+    if whole.terms:
+        length = min(whole.hi, _LONG) if rows <= _FEW else 1
     n = tiling.slices(-(-rows // high), length, step, card)
-    chunk = -(-length // (n * step)) * step
-    works, pads = _Split(work, order, length, chunk).launches() if chunk < length else ([[work]], ())
+    chunk = (whole + (n * step - 1)) // (n * step) * step
+    works, pads = _Split(work, order, whole, chunk, n).launches() if n > 1 else ([[work]], ())
     return (works, pads) if tiling.pays(nbytes * high * length, along, len(works) - 1, card) else ([[work]], ())
 
 
@@ -58,21 +64,20 @@ def _splittable(work: Work) -> tuple[tuple[Axis, ...], frozenset[Var]] | None:
     (domain,) = domains
     if any(s.inner not in (frozenset(), domain) for s in work.statements):
         return None
-    axes = next(iter(orders), folds[0].axes)
-    return None if any(a.size.terms for a in axes) else (axes, domain)
+    return next(iter(orders), folds[0].axes), domain
 
 
 class _Split:
-    def __init__(self, work: Work, axes: tuple[Axis, ...], length: int, chunk: int) -> None:
+    def __init__(self, work: Work, axes: tuple[Axis, ...], length: Expr, chunk: Expr, most: int) -> None:
         self.work = work
-        self.count = -(-length // chunk)
+        self.count = most if length.terms else -(-length.const // chunk.const)
         self.slice = var("slice", 0, self.count - 1)
-        self.at = var("at", 0, chunk - 1)
+        self.at = var("at", bound=chunk)
         self.part = var("part", 0, self.count - 1)
-        left = const(length) - chunk * self.slice
-        self.size = const(chunk) if length % chunk == 0 else minimum(chunk, left)
+        left = length - chunk * self.slice  # where the length is known late, slices may be empty
+        self.size = chunk if length - chunk * self.count is ZERO else minimum(chunk, left)
         self.chunk = chunk
-        where = var("whole", 0, self.count * chunk - 1)
+        where = var("whole", bound=self.count * chunk)
         flat = {where: chunk * self.slice + self.at}
         self.subs = {v: e.subs(flat) for v, e in dims_of(tuple([(a.var, a.size) for a in axes]), where).items()}
         self.levels: dict[Value, int] = {}
@@ -141,7 +146,7 @@ class _Split:
         best = Reduce("i64", r.name, axes, values)
         slot = var("best", 0, self.count - 1)
         inside = Load("i64", place, self.count * self.row + slot, ((slot, best),))
-        return Op("i64", "add", (Op("i64", "mul", (best, constant(self.chunk, "i64"))), inside))
+        return Op("i64", "add", (Op("i64", "mul", (best, index_value(self.chunk))), inside))
 
     def _partial(self, r: Reduce, terms: Terms) -> list[Statement]:
         """What a slice folds of a reduction, in memory."""
