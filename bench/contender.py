@@ -77,7 +77,7 @@ class Contender(bench.Contender):
     KINDS = {  # noqa: RUF012
         **bench.Contender.KINDS,
         "torch.compile(freezing)": _freezing,
-        "zentorch": lambda model, kwargs: _freezing(model, kwargs, importlib.import_module("zentorch") and "zentorch"),
+        "zentorch": lambda model, kwargs: _freezing(model, kwargs, importlib.import_module("zentorch").__name__),
         "torchscript": _torchscript,
         "onnxruntime": _onnxruntime,
         "openvino": _openvino,
