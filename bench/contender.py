@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["CONTENDERS", "Contender"]
 
 
-def _freezing(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+def _freezing(model: Any, kwargs: dict[str, Any], backend: str = "inductor") -> Callable[..., Any]:
     """In a process of its own: where only a call's options ask for it, weights are arguments and nothing is frozen."""
-    importlib.import_module("torch._inductor.config").freezing = True
-    return torch.compile(model)
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.freezing = True
+    return torch.compile(model, backend=backend)
 
 
 def _torchscript(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -76,6 +77,7 @@ class Contender(bench.Contender):
     KINDS = {  # noqa: RUF012
         **bench.Contender.KINDS,
         "torch.compile(freezing)": _freezing,
+        "zentorch": lambda model, kwargs: _freezing(model, kwargs, importlib.import_module("zentorch").__name__),
         "torchscript": _torchscript,
         "onnxruntime": _onnxruntime,
         "openvino": _openvino,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from firebrick.tools.bench import Figures, Process
 
 CONTENDERS = (*measuring.CONTENDERS, "torch.compile(freezing)", "onnxruntime", "openvino", "torchscript")
-"""All that a CPU's owner may choose from."""
+"""All that a CPU's owner may choose from; "zentorch", for AMD's alone, is measured where it is asked for."""
 SEVEN = ("bert", "vit", "gpt2", "resnet50", "mobilenet", "convnext", "segformer")
 """The models that peers publish figures of."""
 _COMPILING = {name for name in contender.CONTENDERS if name not in ("eager", "torchscript", "onnxruntime", "openvino")}

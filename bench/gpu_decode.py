@@ -1,6 +1,6 @@
 """Llama of 7B widths in bf16 on one GPU: a token with a static cache, and a prompt, beside torch.compile.
 
-Run: python bench/gpu_decode.py [--layers 32] [--contenders eager ours ours-always reduce-overhead]
+Run: python -m bench.gpu_decode [--layers 32] [--contenders eager ours ours-always reduce-overhead]
 
 Each contender is a process with the whole model; they run one after another. A token is decoded at a place that a
 tensor on the GPU holds, with a cache of 2,304 places after a prompt of 2,048 tokens; the prompt fills the cache.

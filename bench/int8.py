@@ -1,4 +1,5 @@
-"""int8 models and linear layers beside ONNX Runtime's, OpenVINO's and torch.ao's: `python -m bench.int8 [CASE ...]`.
+"""int8 models and linear layers beside ONNX Runtime's, OpenVINO's, torch.ao's and torchao's:
+`python -m bench.int8 [CASE ...]`.
 
 A case is a model's name or ROWSxINNERxOUTER. Each takes float32 and gives float32; weights have a scale an output.
 Dynamic ones quantize activations as they come; static ones by ranges of the same inputs, as our convolutions do.
@@ -78,16 +79,31 @@ def engines(model: nn.Module, inputs: dict[str, Any], threads: int, dynamic: boo
     return runs
 
 
+def inductor(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
+    """torch.compile of what torchao's quantizer for x86 makes, with ranges of the same inputs."""
+    pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+    x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = pt2e.prepare_pt2e(torch.export.export(model, (), inputs).module(), quantizer)
+    prepared(**inputs)
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.freezing = True  # dynamo asks the process, not the call
+    return torch.compile(pt2e.convert_pt2e(prepared))
+
+
 def contenders(model: nn.Module, inputs: dict[str, Any], threads: int) -> dict[str, Callable[..., Any]]:
-    """What runs the model: float32, int8 by ours, by torch.ao, by ONNX Runtime and by OpenVINO."""
+    """What runs the model: float32, int8 by ours, by torch.ao, by torchao if it is there, ONNX Runtime and OpenVINO."""
     quantization = importlib.import_module("torch.ao.quantization")
     ours, options = copy.deepcopy(model), {"threads": threads}
     firebrick.passes.quantize(ours, [inputs], tolerance=math.inf)
+    runs: dict[str, Callable[..., Any]]
     runs = {"float32": firebrick.compile(model, options=options), "int8": firebrick.compile(ours, options=options)}
     dynamic = not any(isinstance(m, nn.Conv2d) for m in model.modules())
     if dynamic:
         theirs = quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
         runs |= {"torch.ao": theirs, "torch.ao in firebrick": firebrick.compile(theirs, options=options)}
+    with contextlib.suppress(ImportError):
+        runs["torchao + inductor"] = inductor(model, inputs)
     made: dict[str, Callable[..., Any]] = {name: partial(run, **inputs) for name, run in runs.items()}
     return made | engines(model, inputs, threads, dynamic)
 

@@ -1,6 +1,6 @@
 """Trainings compiled and in eager mode: loss curves beside float64's, time and memory of a step, and memory budgets.
 
-    python bench/training.py [NAME...] [--steps 200] [--torch-compile] [--budgets] [--markdown FILE]
+    python -m bench.training [NAME...] [--steps 200] [--torch-compile] [--budgets] [--markdown FILE]
 
 Losses are compared over all steps, from equal weights and data. A step is forward, backward and AdamW; `ms` is the
 median of the last half of the steps, contenders taking turns. `peak` is what a step's tensors take above those that

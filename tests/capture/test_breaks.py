@@ -83,7 +83,7 @@ def unsupported(x: Any) -> Any:
     """Not capturable: asks for its frame."""
     import sys  # noqa: PLC0415
 
-    return x if sys._getframe() else None
+    return x if sys._getframe().f_locals else None
 
 
 def inner_breaks(x: torch.Tensor) -> torch.Tensor:

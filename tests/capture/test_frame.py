@@ -291,7 +291,7 @@ def test_run_only_uses_entries_and_makes_none():
     callback = Replace(f_const, g_const, equals("k"))
     with hook.installed(callback):
         f_const(1)
-        with hook.run_only():
+        with hook.installed(hook.RUN_ONLY, None):
             assert f_const(1) == ("compiled", 1)
             assert f_const(2) == 2
         with hook.disabled():
@@ -316,9 +316,9 @@ def test_scopes_do_not_share_entries():
             assert f_const(1) == ("compiled", 1)
         with hook.installed(second, two):
             assert f_const(1) == ("other", 1)
-    with hook.run_only(two):
+    with hook.installed(hook.RUN_ONLY, two):
         assert f_const(1) == ("other", 1)
-    with hook.run_only(Scope()):
+    with hook.installed(hook.RUN_ONLY, Scope()):
         assert f_const(1) == 1
     assert (len(first.frames), len(second.frames)) == (1, 1)
     assert {entry.scope for entry in hook.entries(f_const.__code__)} == {one, two}
@@ -373,7 +373,7 @@ def test_entry_removed_while_it_runs():
 def test_add_entry():
     made = build_plan([], f_const.__code__)
     entry = _native.add_entry(f_const.__code__, made, g_const.__code__)
-    with hook.run_only():
+    with hook.installed(hook.RUN_ONLY, None):
         assert f_const(1) == ("compiled", 1)
     assert entry.hits == 1
     with pytest.raises(ValueError, match="another entry"):

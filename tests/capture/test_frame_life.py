@@ -275,7 +275,7 @@ def test_installed_restores_what_was_set():
             pass
         with pytest.raises(KeyError), hook.disabled():
             raise KeyError
-        context = hook.run_only()
+        context = hook.installed(hook.RUN_ONLY, None)
         with pytest.raises(RuntimeError, match="not entered"):
             context.__exit__(None, None, None)
         with context, pytest.raises(RuntimeError, match="already"):

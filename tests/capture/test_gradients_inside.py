@@ -346,6 +346,37 @@ def test_one_graph_each_way():
     assert [after[k] - before.get(k, 0) for k in ("graphs", "backward graphs compiled")] == [1, 1]
 
 
+def of_what_was_given(data):
+    positions = data["positions"].requires_grad_(True)
+    energy = NET(positions).sum()
+    return energy, -grad(energy, positions, create_graph=True)[0]
+
+
+def of_what_was_read(data):
+    y = data["positions"] * 2
+    data["positions"].requires_grad_()
+    return y, NET(data["positions"])
+
+
+def given_and_returned(data):
+    data["positions"].requires_grad_()
+    return data["positions"], data["positions"].requires_grad
+
+
+@pytest.mark.parametrize("function", [of_what_was_given, of_what_was_read, given_and_returned])
+def test_gradients_are_switched_on(function):
+    compiled = firebrick.compile(function, fullgraph=function is of_what_was_given)
+    for n in (4, 6, 6):
+        x, rows = torch.randn(n, 3).double(), []
+        for f in (function, compiled):
+            data = {"positions": x.clone()}
+            results = f(data)
+            sum(r.square().sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad).backward()
+            f(data)  # it wants gradients now
+            rows.append((results, data["positions"].grad, data["positions"].is_leaf))
+        torch.testing.assert_close(*rows)
+
+
 def free(x):
     y = (x @ W).sin() @ W
     (g,) = grad(y.sum(), x, create_graph=True)

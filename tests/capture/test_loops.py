@@ -34,6 +34,61 @@ def captured(function: Any, *args: Any, breaks: int | None = None) -> list[str]:
     return graphs_of(first)
 
 
+def test_the_first_round_of_a_while_loop_behind_a_break_is_none_of_its_own():
+    def settles(x, k):
+        old, x = -x, x * 2
+        while ((old - x).abs() > 0.5).any():
+            old, x = x.clone(), x * k
+        return x + 1
+
+    def by_number(x, k):
+        n = 0
+        while x.sum().item() > 1:
+            n += 1
+            x = x * k
+        return x + 1, n
+
+    def with_else(x, k):
+        while x.abs().max() > 1:
+            x = x * k
+            if x.sum() < -5:
+                break
+        else:
+            x = x - 1
+        return x * 2
+
+    def nested(x, k):
+        while x.sum() > 1:
+            while x.max() > 0.6:
+                x = x * k
+            x = x * k
+        return x + 1
+
+    def in_try(x, k):
+        try:
+            while x.sum() > 1:
+                x = x * k
+        finally:
+            x = x + 1
+        return x
+
+    def in_a_for(x, k):
+        for n in range(2):
+            while x.sum() > 1:
+                x = x * k
+            x = x + n
+        return x
+
+    k = torch.tensor(0.5)
+    assert captured(settles, X, k) == [
+        "neg mul sub abs gt any", "clone mul sub abs gt any", "add",
+    ]  # fmt: skip
+    for function in (by_number, with_else, nested, in_try, in_a_for):
+        captured(function, X, k)
+        captured(function, -X.abs(), k)
+        captured(function, X * 0, k)
+
+
 def test_body_is_captured_once_for_all_rounds():
     def f(x):
         for _ in range(9):

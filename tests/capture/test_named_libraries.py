@@ -8,6 +8,7 @@ import re
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from naming import Table, X, check_row, check_whole
@@ -50,6 +51,29 @@ def script_if_tracing(x):
 @row()
 def script_function(x):
     return SCRIPTED(x) + 1
+
+
+@row()
+def versions_made(x):
+    made = torch.torch_version.TorchVersion("2.3.1")
+    return x + 1, made >= (2, 1), made < torch.torch_version.TorchVersion("2.10"), str(made)
+
+
+@row()
+def numpy_wrapped_inside(x):
+    return torch.compiler.wrap_numpy(lambda a, b: np.sum(a * b))(x, x + 1)
+
+
+@row()
+def settings_asked_behind_changes(x):
+    with torch.autograd.set_multithreading_enabled(False):
+        y = x + 1
+    with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_multithreading_enabled(True):
+        y = y * 2
+    torch.backends.cuda.enable_flash_sdp(False)
+    off = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(True)
+    return y, off, torch.backends.cuda.flash_sdp_enabled()
 
 
 @row()

@@ -33,7 +33,7 @@ def outcome(function, args, deep=False):
     LOG.clear()
     split_corpus.COUNTER = 0
     try:
-        with hook.run_only(object()):  # which hands arguments over to continuations
+        with hook.installed(hook.RUN_ONLY, object()):  # which hands arguments over to continuations
             result = repr(function(*args))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)

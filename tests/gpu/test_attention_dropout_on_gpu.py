@@ -136,10 +136,12 @@ def test_a_users_capture():
             assert (s - t).norm() <= 1e-3 * t.norm() + 1e-6
 
 
-def test_gpt2_trains():
+@pytest.mark.parametrize("dropped", [0.0, 0.1])
+def test_gpt2_trains(dropped):
+    """While it is compiled its code makes a mask, which it leaves out in eager mode: another kernel, another dropout."""
     text = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = text.GPT2Config(use_cache=False, n_layer=2, n_embd=256, n_head=4, vocab_size=1000)
+    config = text.GPT2Config(use_cache=False, n_layer=2, n_embd=256, n_head=4, vocab_size=1000, attn_pdrop=dropped)
     net, x = text.GPT2LMHeadModel(config).cuda(), torch.randint(0, 1000, (2, 64), device="cuda")
 
     def run(model):
@@ -156,4 +158,4 @@ def test_gpt2_trains():
         got.append((y.detach(), net.transformer.h[0].attn.c_attn.weight.grad))
     assert not [k for k in firebrick.stats()["reasons"] if "fallback" in k]
     for s, t in zip(*got, strict=True):
-        assert (s.float() - t.float()).norm() <= 5e-2 * t.float().norm()
+        assert (s.float() - t.float()).norm() <= (5e-2 if not dropped else 2) * t.float().norm()

@@ -47,6 +47,20 @@ def test_min_cut_computes_no_matmul_and_no_random_op_again() -> None:
     assert sum("mm" in t for t in targets(division.backward)) == 4  # two matmuls have two gradients each
 
 
+def test_what_layer_norms_gave_is_computed_again_from_their_input() -> None:
+    w, v = torch.ones(8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x @ x, (8,), w).sin() @ v
+
+    names, size = saved(f, grad(8, 8))
+    assert size == (8 * 8 + 2 * 8) * 4  # the product, mean and deviation
+    names, size = saved(lambda x: (y := F.layer_norm(x @ x, (8,), w)) + (y @ v).sin(), grad(8, 8))
+    assert size == (3 * 8 * 8 + 2 * 8) * 4  # what residuals read lies between layers
+    results = saved(lambda x: (y := F.layer_norm(x @ x, (8,), w), y @ v), grad(8, 8))
+    assert results[1] == (2 * 8 * 8 + 2 * 8) * 4  # the caller may write to it, which is then an error
+
+
 def test_partition_that_computes_a_random_op_again_is_refused() -> None:
     joint = joint_of(lambda x: F.dropout(x, 0.5), grad(8))
     with pytest.raises(PassError, match="bernoulli is random|is random"):

@@ -220,11 +220,7 @@ class Repeats:
         return plain(result)
 
     def _replay(self, template: _Template, module: ModuleValue, arguments: list[Value]) -> Value:
-        """Copy the nodes of a template for another module.
-
-        Raises:
-            _Differs: a guard does not hold of it; nothing was changed.
-        """
+        """Copy the nodes of a template for another module; raises _Differs: a guard does not hold, nothing changed."""
         tracer = self._tracer
         assert module.source is not None
         objects, sources = _walk(template, module)

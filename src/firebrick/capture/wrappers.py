@@ -192,12 +192,6 @@ def wrapped(layout: Layout, gradients: Layout | None, *leaves: torch.Tensor) -> 
         return _Wrapping.apply(layout, gradients, *leaves)
 
 
-def count_writes(count: int, tensor: torch.Tensor) -> None:
-    """Note writes to a tensor, for autograd to look at."""
-    for _ in range(count):
-        torch.autograd.graph.increment_version(tensor)
-
-
 class Call:
     """A node's target that calls a function with objects that no graph can hold at the places of arguments.
 

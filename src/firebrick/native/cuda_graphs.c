@@ -185,7 +185,7 @@ static void refuse(const Executable *self, Recording *rec, const char *what) {
 
 /* ---- what a program touches --------------------------------------------------------------- */
 
-enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16 };
+enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16, BY_KERNEL = 32 };
 
 static void mark_arguments(Executable *self, const Arg *args, int count, int mark) {
     for (int i = 0; i < count; i++) {
@@ -202,6 +202,7 @@ int fb_recordable(Executable *self) {
     for (int i = 0; i < program->step_count; i++) {
         const Step *step = &program->steps[i];
         if (step->kind == STEP_KERNEL) self->card = step->device;
+        for (int k = 0; k < step->count && step->kind == STEP_KERNEL; k++) self->moves[step->slots[k]] |= BY_KERNEL;
         if (step->kind != STEP_CALL && step->kind != STEP_DRAW) continue;
         const int draws = step->kind == STEP_DRAW;
         mark_arguments(self, step->call->args, step->call->count, draws ? DRAWS : BY_CALL);
@@ -220,7 +221,8 @@ int fb_recordable(Executable *self) {
     int fits = self->card >= 0 && program->devices[self->card].machine == &fb_cuda;
     for (int i = 0; i < program->slot_count && fits; i++) {
         const Device *device = &program->devices[program->slots[i].device];
-        fits = program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & DRAWN || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
+        const int unread = program->slots[i].kind == SLOT_CONST && !self->moves[i]; /* but by the recipe */
+        fits = unread || program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & DRAWN || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
     }
     return fits;
 }

@@ -45,8 +45,8 @@ def copy_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
     """
     del targets
     copies = graph.gm.graph.find_nodes(op="call_function", target=aten._to_copy.default)
-    copies = [n for n in copies if n.all_input_nodes and n.meta["val"].nbytes <= _MOST]  # not of a number
-    copies = [n for n in copies if device_of(n) != device_of(n.args[0]) == "cpu"]
+    copies = [n for n in copies if n.all_input_nodes and device_of(n) != device_of(n.args[0]) == "cpu"]
+    copies = [n for n in copies if n.meta["val"].nbytes <= _MOST]
     if not copies or not config.fold:
         return graph
     recipe = RecipeBuilder(graph, made=True)

@@ -175,7 +175,9 @@ def recorder_of(
 ) -> Recorder | None:
     """What records a program, None where it can't be recorded."""
     drawn = {out for step in table["steps"] if step[:2] == _DRAW for out in step[6]}
-    devices = {row[5] for k, row in enumerate(table["slots"]) if row[0] != "scratch" and k not in drawn}
+    consts = [k for k, row in enumerate(table["slots"]) if row[0] == "const"]
+    apart = drawn | {consts[k] for k in table.get("sources", ())}  # the recipe may be all that reads these
+    devices = {row[5] for k, row in enumerate(table["slots"]) if row[0] != "scratch" and k not in apart}
     if not any(device.startswith("cuda") for device in devices):
         return None
     work, random, against = 0, False, "meets another device" if len(devices) > 1 else ""

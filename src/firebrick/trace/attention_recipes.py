@@ -37,7 +37,7 @@ def _in_parts(
     return attended.permute(order).contiguous().permute([order.index(d) for d in range(4)])
 
 
-def _with_rows(
+def with_rows(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest: Any, **named: Any
 ) -> Any:
     """`scaled_dot_product_attention` with a mask whose rows lie in memory: the GPU's kernels take no other, so that one
@@ -53,7 +53,7 @@ def attention_functions(targets: Mapping[str, Target]) -> dict[Any, Callable[...
     """Function -> the same in parts, where a machine with memory of its own lacks a kernel, else as kernels take it."""
     kernel = str(aten._scaled_dot_product_flash_attention_for_cpu.default).replace(".", "::", 1)
     lacking = any(not target.shares_memory and not target.runs(kernel) for target in targets.values())
-    return {scaled_dot_product_attention: _in_parts if lacking else _with_rows}
+    return {scaled_dot_product_attention: _in_parts if lacking else with_rows}
 
 
 def _hidden(mask: Tensor | None, kind: int | None) -> Tensor | None:

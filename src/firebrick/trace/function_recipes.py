@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from firebrick.fakes.function_forms import FORMS
+from firebrick.trace.attention_recipes import with_rows
 from firebrick.trace.decompositions import asserted
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
     F.one_hot: _one_hot,
+    F.scaled_dot_product_attention: with_rows,
+    **dict.fromkeys(  # whose second derivative asks for sizes that data decide
+        (torch.trace, torch.Tensor.trace), lambda x: x.diagonal().sum() if x.requires_grad else NotImplemented
+    ),
     **FORMS,
 }
 """Function -> the same, or NotImplemented for arguments that PyTorch's own way is better for."""

@@ -178,10 +178,8 @@ class _Divider:
     # ------------------------------------------------------------ places
 
     def _named(self, name: str) -> Place:
-        for i, node in enumerate(self.inputs):
-            if node.name == name:
-                return Place("input", i)
-        return Place("const", name)
+        names = [node.name for node in self.inputs]
+        return Place("input", names.index(name)) if name in names else Place("const", name)
 
     def _place(self, node: fx.Node, values: list[Any], extra: list[fx.Node]) -> Place:
         """Where the runtime finds the value to save; new results of the forward are appended to `extra`."""
@@ -191,11 +189,11 @@ class _Divider:
                 return self._named(name)
         for i, value in enumerate(values):
             # A view of the value shares its version counter, so that writes to either are noticed.
-            if isinstance(value, fx.Node) and base_of(value) is node and _dtype(value) == _dtype(node):
-                val = node.meta["val"]
-                if size_of(value.meta["val"].numel()) != size_of(val.numel()):
+            if isinstance(value, fx.Node) and base_of(value) is node:
+                val, whole = node.meta["val"], value.meta["val"]
+                if val.dtype != whole.dtype or size_of(whole.numel()) != size_of(val.numel()):
                     continue  # the result has memory of its own
-                return Place("result", i, None if value is node else _layout(val, value.meta["val"]))
+                return Place("result", i, None if value is node else _layout(val, whole))
         extra.append(node)
         return Place("result", len(values) + len(extra) - 1)
 
@@ -265,8 +263,8 @@ class _Divider:
         for node in returned:
             base = base_of(node)
             alias = None
-            if base in tangents and base not in taken and _dtype(base) == _dtype(node):
-                val, whole = node.meta["val"], base.meta["val"]
+            val, whole = node.meta["val"], base.meta["val"]
+            if base in tangents and base not in taken and whole.dtype == val.dtype:
                 offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
                 alias = Alias("input", inputs.index(base), expressions(val.shape), expressions(val.stride()), offset)
                 taken.add(base)
@@ -334,8 +332,3 @@ def _reads(graph: fx.Graph) -> Iterable[int | str]:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     yield from (i for i, n in enumerate(inputs) if n.users)
     yield from (str(n.target) for n in graph.nodes if n.op == "get_attr" and n.users)
-
-
-def _dtype(node: fx.Node) -> torch.dtype:
-    dtype: torch.dtype = node.meta["val"].dtype
-    return dtype

@@ -106,10 +106,10 @@ def save_needed(joint: JointGraph) -> list[fx.Node]:
 def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     """Save the fewest bytes from which cheap ops alone compute what the backward reads.
 
-    Matmuls, convolutions, reductions and library kernels are computed twice only where the `budget` is below 1, random
-    ops never are. Of equal cuts the one nearest to the backward is taken, which computes least again. What the caller
-    sees is saved where the backward reads it itself, and nowhere else: the caller may write it, which is then an error
-    as in eager mode.
+    Matmuls, convolutions, reductions and library kernels are computed twice only where the `budget` is below 1, layer
+    norms where their input is there, random ops never. Of equal cuts the one nearest to the backward is taken, which
+    computes least again. What the caller sees is saved where the backward reads it itself, and nowhere else: the caller
+    may write it, which is then an error as in eager mode.
 
     budget: 1 saves all that such a cut has, 0 what is left where everything may be computed again; between them the
     bytes are at most that share of the difference more. Computing again has a price for its work then, in bytes; as it
@@ -125,6 +125,18 @@ def min_cut(joint: JointGraph, budget: float = 1.0) -> list[fx.Node]:
     limit, prices = least + budget * (most - least), range(1 - _STEPS, _STEPS)
     step = bisect_left(prices, True, key=lambda price: _cut(joint, phases, works, price)[1] > limit) - _STEPS
     return _cut(joint, phases, works, step)[0]
+
+
+def _is_norm_again(node: fx.Node, read: set[fx.Node], visible: set[fx.Node]) -> bool:
+    """Whether this is what a layer norm gave whose own gradient has the input, so that a pass over that gives it again.
+    What residuals read too stays: it lies between layers, and each would begin with the norm of the one before."""
+    while not any(_is_cheap(user) and len(user.all_input_nodes) > 1 for user in node.users):
+        if not _is_cheap(node) or len(node.all_input_nodes) != 1:
+            norm: Any = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else node
+            known = norm.target is torch.ops.aten.native_layer_norm.default and MUST_SAVE not in node.meta
+            return known and base_of(norm.args[0]) in read and node not in visible
+        node = node.all_input_nodes[0]
+    return False
 
 
 _STEPS = 256
@@ -156,11 +168,8 @@ def _cut(
             continue
         entries[node], exits[node] = network.node(), network.node()
         capacity = INFINITE
-        if (
-            isinstance(node.meta.get("val"), torch.Tensor)
-            and not shows_memory(node)
-            and (node not in visible or node in read)
-        ):
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        if is_tensor and not shows_memory(node) and (node not in visible or node in read):
             capacity = 0 if node in visible and node.op == "call_function" else _cost(node, written)
             if works is not None and node.op == "placeholder" and node.name not in written:
                 capacity = 1
@@ -179,6 +188,7 @@ def _cut(
             network.edge(exits[node], 1, INFINITE)
     reached = network.sink_side()
     saved = [n for n in entries if exits[n] in reached and entries[n] not in reached]
+    saved = [n for n in saved if MUST_SAVE in n.meta or not _is_norm_again(n, read, visible)]
     return saved, sum(bytes_of(n) for n in saved if n.op == "call_function")
 
 

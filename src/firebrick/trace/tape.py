@@ -153,9 +153,7 @@ class Tape:
 
 
 def _node_name(record: Record) -> str:
-    if record.op is operator.getitem:
-        return "getitem"
-    name: str = record.op._opname
+    name: str = "getitem" if record.op is operator.getitem else record.op._opname
     return name.lstrip("_") or "op"
 
 

@@ -45,7 +45,8 @@ def table_of(monkeypatch):
         with FakeTensorMode():
             fakes = [torch.empty(shape, device="cuda") for shape in shapes]
         config = Config(**settings)
-        made = pipeline.inspect_graph(torch.fx.symbolic_trace(fn), fakes, config)
+        gm = fn if isinstance(fn, torch.fx.GraphModule) else torch.fx.symbolic_trace(fn)
+        made = pipeline.inspect_graph(gm, fakes, config)
         return host.generate(made.schedule, {"cuda": target, "cpu": TARGETS["cpu"](config)}, config).table
 
     return table
@@ -55,14 +56,14 @@ def crossings(table):
     return [step for step in table["steps"] if step[0] == "call" and step[1] == "aten::_to_copy"]
 
 
-def derived(table, monkeypatch):
+def derived(table, monkeypatch, *constants):
     """What the recipe makes, with the CPU in place of the card."""
 
     def here(kind, name):
         return torch.device("cpu") if kind == "device" else resolve(kind, name)
 
     monkeypatch.setattr(load, "resolve", here)
-    return load._Refresh(table, {})([])
+    return load._Refresh(table, {})(list(constants))
 
 
 def three_layers(x, w):
@@ -104,3 +105,17 @@ def test_what_an_argument_decides_is_not(table_of):
 
 def test_with_folding_off(table_of):
     assert crossings(table_of(lambda x: x + mask(x).to("cuda:0"), (16, 16), fold=False))
+
+
+def test_a_tensor_of_a_module_that_stayed_on_the_cpu(table_of, monkeypatch):
+    kept, graph = torch.ones(16, 16).tril(), torch.fx.Graph()
+    x, there = graph.placeholder("x"), graph.call_method("to", (graph.get_attr("kept"), "cuda:0"))
+    graph.output((graph.call_function(torch.mul, (x, there)),))
+    module = torch.nn.Module()
+    module.kept = kept
+    table = table_of(torch.fx.GraphModule(module, graph), (16, 16))
+    assert not crossings(table)
+    assert [row[5] for row in table["slots"] if row[0] == "const"] == ["cpu"]
+    (made,) = derived(table, monkeypatch, kept)
+    assert torch.equal(made, kept)
+    assert recorder_of("g", table, resolve, True) is not None

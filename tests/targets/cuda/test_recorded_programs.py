@@ -310,6 +310,8 @@ FLASH = "aten::_scaled_dot_product_flash_attention"
         (table(steps=[["check", 0, 1, 0, "IndexError", "", None]]), None),
         ({**table(), "slots": [*table()["slots"], ["input", "f32", [4], [1], 0, "cpu"]]}, None),
         ({**table(), "slots": [*table()["slots"], ["input", "f32", [4], [1], 0, "cuda:1"]]}, None),
+        ({**table(), "slots": [*table()["slots"], ["const", "f32", [4], [1], 0, "cpu"]]}, None),
+        ({**table(), "slots": [*table()["slots"], ["const", "f32", [4], [1], 0, "cpu"]], "sources": [0]}, False),
     ],
 )
 def test_which_programs_are_recorded(program, random):

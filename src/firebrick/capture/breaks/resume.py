@@ -160,6 +160,16 @@ def _loop_after(graph: Flow, index: int) -> tuple[set[int], int]:
     return set(), index
 
 
+def _test_of_rounds(graph: Flow, index: int) -> int | None:
+    """Where a `while` loop that the instruction is a part of the test before does the same at the end of a round."""
+    test = graph.instructions[index]
+    for i in graph.instructions[index + 1 :] if test.column else ():
+        same = i.position == test.position and (i.opname == test.opname or (i.is_jump and test.is_jump))
+        if same and index not in (graph.loop_of(i.index) or {index}) and i.index in graph.reachable(index):
+            return i.index
+    return None
+
+
 def _is_small(graph: Flow, index: int) -> bool:
     """Whether an instruction is too little to leave the frame for."""
     i = graph.instructions[index]
@@ -196,6 +206,9 @@ class _Break:
         self.stays = _decision_after(self.graph, start) | {start}
         self.loop: set[int] = set()
         self._stay_in_loop(self.graph.loop_of(start), start)
+        if (again := _test_of_rounds(self.graph, start)) is not None:  # will break as well
+            self.stays |= _decision_after(self.graph, again) | {again}
+            self._stay_in_loop(self.graph.loop_of(again), again)
         # Two slots of one name can't be passed by name.
         names = slot_names(code)
         self.whole = len(set(names)) != len(names)

@@ -130,6 +130,7 @@ _asks(
     *(torch.cuda.is_available, torch.cuda.device_count, torch.cuda.is_current_stream_capturing),
     *(torch.backends.mps.is_available, torch.distributed.is_available, torch.distributed.is_initialized),
     *(torch.finfo, torch.iinfo, torch.device, torch.dtype, torch.promote_types, torch.can_cast),
+    torch.torch_version.TorchVersion,
     *(torch._C._nn._parse_to, torch._C._get_tracing_state, torch._C._functorch.maybe_current_level),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,9 @@ from torch.autograd import forward_ad
 from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.torch_state import Switch
 from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
-from firebrick.capture.switches import Switch
 from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.context_manager import ContextValue
@@ -160,16 +161,21 @@ _FLAGS = (
 """Flags of kernels: what reads one, and what sets it."""
 
 
-def _asks(getter: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if any(isinstance(switch, Switch) for switch in interp.tracer.graph.switches):
+def _asks(flag: tuple[Any, Any], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    getter, setter = flag
+    changes = {switch.__name__ for switch in interp.tracer.graph.switches if isinstance(switch, Switch)}
+    if f"set_{setter.__name__}" in changes:
+        return interp.tracer.fresh(getter())
+    if changes:
         raise Break("unsupported-call", f"{getter.__name__}() is called behind a change of such settings")
     return read_now(interp, interp.tracer.known(getter), getter, getter.__name__)
 
 
 for _getter, _setter in _FLAGS:
     if hasattr(_C, _getter) and hasattr(_C, _setter):
-        handles_each(getattr(_C, _getter))(_asks)
-        _sets(getattr(_C, _setter), _one(getattr(_C, _getter)))
+        _pair = getattr(_C, _getter), getattr(_C, _setter)
+        handles(_pair[0])(partial(_asks, _pair))
+        _sets(_pair[1], _one(_pair[0]))
 
 
 def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:

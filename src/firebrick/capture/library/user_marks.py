@@ -250,6 +250,7 @@ NAMED.update(
         ("firebrick.api.compiled_module", "_forward_like.<locals>.forward"): _compiled_module,
         ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
+        ("torch.compiler", "wrap_numpy"): lambda at, _, args, kw: PartialValue(at.stand_in("on_arrays"), args, kw),
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,
         ("torch.compiler", "nested_compile_region"): lambda interp, function, args, kwargs: args[0],
     }

@@ -87,11 +87,7 @@ class WeakReferenceValue(Value):
 
 
 def number_key(tracer: Tracer, number: object) -> None:
-    """Note a number that is a key; it may be the address of an object.
-
-    Raises:
-        Break: addresses that are not known are keys too.
-    """
+    """Note a number that is a key and may be an address; raises Break: addresses that are not known are keys too."""
     if type(number) is int and number >> 20:
         if tracer.is_key["address"]:
             raise Break("unsupported-call", "id() gives a key, and numbers from elsewhere are keys too")

@@ -62,7 +62,7 @@ class IteratorValue(BuiltinValue):
             return self
         if name == "__next__":
             return interp.next_of(self)
-        return Value.call_method(self, interp, name, args, kwargs)
+        return interp.fallback_method(self, name, args, kwargs)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """A real iterator at the same place, or one over a tuple of what is left."""
@@ -124,7 +124,7 @@ class GeneratorValue(BuiltinValue):
                 self.frame.close_generator(interp)
                 return NONE
             case _:
-                return Value.call_method(self, interp, name, args, kwargs)
+                return interp.fallback_method(self, name, args, kwargs)
         if item is None:
             result = self.frame.result
             interp.raise_value(StopIteration, [result] if result is not NONE and result is not None else [])

@@ -44,11 +44,7 @@ def make_class(name: str, bases: tuple[Any, ...], keywords: dict[str, Any], entr
 
 
 def stand_in(interp: Interpreter, value: Value) -> Any:
-    """A host object for a value that a class may hold, by which the tracer knows the value.
-
-    Raises:
-        Break: it is a descriptor, or wants to know where it is.
-    """
+    """A host object by which the tracer knows what a class holds; raises Break: it is a descriptor, or named."""
     value, tracer = value.realize(), interp.tracer
     if isinstance(value, FunctionValue) and value.obj is None:
         host: Any = _function(value)
@@ -105,11 +101,7 @@ class BuiltValue(KnownValue):
 
 
 def run(interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """What a function that makes or changes a class, or a part of one, gives for stand-ins.
-
-    Raises:
-        Break: a function of the program's would have run.
-    """
+    """What a function that makes or changes a class gives for stand-ins; raises Break: it would run the program."""
     try:
         hosts = [stand_in(interp, arg) for arg in args]
         return function(*hosts, **{name: stand_in(interp, arg) for name, arg in kwargs.items()})

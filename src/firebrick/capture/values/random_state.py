@@ -129,11 +129,7 @@ _FILLS = frozenset(
 
 
 def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A call of a graph function with a `torch.Generator`: made before the graph.
-
-    Raises:
-        Break: it takes a tensor of the graph as well, so that it can't be.
-    """
+    """A call with a `torch.Generator`, made before the graph; raises Break: it takes a tensor of the graph as well."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     state = kwargs.get("generator")
     state = None if state is None else state.realize()

@@ -309,11 +309,7 @@ _LOGICAL = {"&": "logical_and", "|": "logical_or", "^": "logical_xor"}
 
 
 def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
-    """Arithmetic or a comparison of numbers of which data decide one.
-
-    Raises:
-        Break: Python computes it in another way.
-    """
+    """Arithmetic or a comparison of numbers of which data decide one; raises Break: Python differs."""
     symbol = symbol if symbol in SIGNS else symbol.removesuffix("=")
     kinds = {value.python_type() for value in (left, right)}
     if symbol in ("==", "!=") and not kinds <= {int, float, bool, complex}:

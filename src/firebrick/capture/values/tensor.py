@@ -366,7 +366,23 @@ def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: 
     if plain and graph.outer is None and not graph.inference.on and fake.is_floating_point() and not value.attributes:
         value.is_new_leaf, graph.has_new_leaves = flag, True  # while no gradients are recorded, nothing else differs
         return value
+    if flag and _is_as_given(interp, value):
+        value._guard(interp)  # as it is before the graph, where the call is made
+        interp.tracer.prelude.add(torch.Tensor.requires_grad_, [value.source])
+        value.obj = value.obj.detach().requires_grad_()  # type: ignore[union-attr]
+        fake.requires_grad_()
+        return value
     raise Break("unsupported-call", "Tensor.requires_grad_() is called")
+
+
+def _is_as_given(interp: Interpreter, value: TensorValue) -> bool:
+    """Whether a tensor was given to the frame, and nothing of the graph has read or written it."""
+    graph, obj = interp.tracer.graph, value.obj
+    plain = type(obj) is torch.Tensor and value.source is not None and value.node.op == "placeholder"
+    unread = plain and not value.node.users and value.data_version is None and not value.attributes
+    if not unread or graph.outer is not None or graph.inference.on or obj is None or obj.is_inference():
+        return False
+    return obj.is_floating_point() and graph.sharing(value.fake) == [value] and not graph.written
 
 
 def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:

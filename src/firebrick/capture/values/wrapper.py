@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from firebrick.capture.breaks.catalogue import Break
@@ -21,7 +22,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, count_writes, leaves_of, unwrap, wrapped
+from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, leaves_of, unwrap, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,8 +116,13 @@ class WrapperValue(TensorValue):
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
         """Count the writes: the graph makes them to what is in it."""
-        own, count = emitter.load_to_temp(self), self.fake._version
-        return lambda: emitter.run_call(count_writes, count, temps=[own])
+        own = emitter.load_to_temp(self)
+
+        def store() -> None:
+            for _ in range(self.fake._version):
+                emitter.run_call(increment_version, temps=[own])
+
+        return store
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make it of the plain tensors in it."""

@@ -90,13 +90,12 @@ def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
 
 def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any) -> list[Choice]:
     """Attention of [batch, heads, length, size]: in parts, where scores take no more memory than the rest."""
-    sizes = (*q.shape, k.shape[2])
-    if not columns or q.dtype is not torch.float32 or not all(type(n) is int for n in (*sizes, *k.shape, *v.shape)):
+    sizes = (*q.shape, *k.shape, *v.shape)
+    if not columns or q.dtype is not torch.float32 or not all(type(n) is int and n for n in sizes):
         return []
-    apart = (
-        k.shape == v.shape and math.prod((*q.shape[:3], sizes[4])) <= 2 * (q.numel() + k.numel()) and math.prod(sizes)
-    )
-    return [Choice("parts", 1.5)] if apart else []
+    alike = k.shape == v.shape == (*q.shape[:2], k.shape[2], q.shape[3])
+    few = math.prod(q.shape[:3]) * k.shape[2] <= 2 * (q.numel() + k.numel())
+    return [Choice("parts", 1.5)] if alike and few else []
 
 
 def _convolution(
