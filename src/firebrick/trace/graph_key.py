@@ -135,5 +135,5 @@ def state_text() -> str:
     """Return the state of this thread that a trace depends on."""
     modes = [f"{d} {torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else 'off'}" for d in ("cpu", "cuda")]
     kernels = [k for k in ("flash", "mem_efficient", "math", "cudnn") if getattr(torch._C, f"_get_{k}_sdp_enabled")()]
-    kinds = f"default dtype {torch.get_default_dtype()}\nattention {', '.join(kernels)}, order {torch._C._get_sdp_priority_order()}"
+    kinds = f"default dtype {torch.get_default_dtype()}\nattention {kernels} {torch._C._get_sdp_priority_order()}"
     return f"autocast {', '.join(modes)}\n{kinds}\ndeterministic {torch.are_deterministic_algorithms_enabled()}"
