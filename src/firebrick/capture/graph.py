@@ -593,9 +593,8 @@ def _refusal(op: str, target: Any, args: Any, kwargs: Any) -> Exception | None:
     except Exception:  # noqa: BLE001  such a tensor can't be made
         return None
     try:
-        getattr(positional[0], target)(*positional[1:], **named) if op == "call_method" else target(
-            *positional, **named
-        )
+        # Bound, a method would be named after the object's class in what it refuses.
+        (getattr(type(positional[0]), target) if op == "call_method" else target)(*positional, **named)
     except Exception as error:  # noqa: BLE001  the user's program gets it when it runs
         return error
     finally:
