@@ -22,6 +22,13 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "/gpu/" in str(item.path):
                 item.add_marker(pytest.mark.skip(reason="no GPU"))
+        return
+    # What starts processes takes longest: it begins first, a few tests apart, so that workers share it.
+    slow = [i for i in items if i.path.stem in ("test_tools_on_gpu", "test_bundles_on_gpu", "test_search_on_gpu")]
+    rest = [i for i in items if i not in slow]
+    for k, item in enumerate(slow):
+        rest.insert(6 * k, item)
+    items[:] = rest
 
 
 @pytest.fixture

@@ -223,17 +223,15 @@ def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Recor
     return inverse
 
 
-def _as_complex(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-    return emit(aten.view_as_complex.default, emit(aten.clone.default, new, memory_format=torch.contiguous_format))
-
-
 _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {
     aten.view.default: _same_elements, aten.unsqueeze.default: _same_elements, aten.squeeze.default: _same_elements,
     aten.squeeze.dim: _same_elements, aten.squeeze.dims: _same_elements, aten.permute.default: _permute,
     **dict.fromkeys((aten.transpose.int, aten.t.default), lambda emit, _, new, step: emit(step.op, new, *step.args)),
     aten.select.int: _scatter(aten.select_scatter.default),
     aten.slice.Tensor: _scatter(aten.slice_scatter.default),
-    aten.diagonal.default: _scatter(aten.diagonal_scatter.default), aten.view_as_real.default: _as_complex,
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
+    aten.view_as_real.default: lambda emit, before, new, step: emit(
+        aten.view_as_complex.default, emit(aten.clone.default, new, memory_format=torch.contiguous_format)),
     **dict.fromkeys(BIT_OPS, lambda emit, before, new, step: emit(BIT_OPS[step.op], new)),
     aten.view.dtype: lambda emit, before, new, step: emit(aten.view.dtype, new, before.val.dtype),
     aten.view_as_complex.default: lambda emit, before, new, step: emit(aten.view_as_real.default, new),

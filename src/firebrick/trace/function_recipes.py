@@ -56,6 +56,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
     F.one_hot: _one_hot,
     F.scaled_dot_product_attention: with_rows,
+    **dict.fromkeys(  # whose second derivative asks for sizes that data decide
+        (torch.trace, torch.Tensor.trace), lambda x: x.diagonal().sum() if x.requires_grad else NotImplemented
+    ),
     **FORMS,
 }
 """Function -> the same, or NotImplemented for arguments that PyTorch's own way is better for."""

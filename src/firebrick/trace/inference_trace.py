@@ -219,15 +219,14 @@ class Trace:
         args = self._bound(self._resolve(node.args))
         kwargs = self._bound(self._resolve(node.kwargs))
         with self.tracer:
-            if isinstance(target, str):
-                result = with_kernels_in_python(lambda: getattr(args[0], target)(*args[1:], **kwargs))
-            else:
-                recipe = self.functions.get(target) if callable(target) else None
-                result = NotImplemented
-                if recipe is not None:
-                    result = with_kernels_in_python(lambda: recipe(*args, **kwargs))
-                if result is NotImplemented:
-                    result = with_kernels_in_python(lambda: target(*args, **kwargs))
+            method = isinstance(target, str)
+            recipe = self.functions.get(getattr(torch.Tensor, target, None) if method else target)
+            result = NotImplemented
+            if recipe is not None:
+                result = with_kernels_in_python(lambda: recipe(*args, **kwargs))
+            if result is NotImplemented:
+                run = getattr(args[0], target) if method else target
+                result = with_kernels_in_python(lambda: run(*args[method:], **kwargs))
         return self._values(result)
 
     def _bound(self, arg: Any) -> Any:
