@@ -133,7 +133,7 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 def state_text() -> str:
     """Return the state of this thread that a trace depends on."""
-    autocast = [(d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d))) for d in ("cpu", "cuda")]
-    lines = [f"autocast {d} {dtype if is_on else 'off'}" for d, is_on, dtype in autocast]
-    lines.append(f"default dtype {torch.get_default_dtype()}")
-    return "\n".join([*lines, f"deterministic {torch.are_deterministic_algorithms_enabled()}"])
+    modes = [f"{d} {torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else 'off'}" for d in ("cpu", "cuda")]
+    kernels = [k for k in ("flash", "mem_efficient", "math", "cudnn") if getattr(torch._C, f"_get_{k}_sdp_enabled")()]
+    kinds = f"default dtype {torch.get_default_dtype()}\nattention {kernels} {torch._C._get_sdp_priority_order()}"
+    return f"autocast {', '.join(modes)}\n{kinds}\ndeterministic {torch.are_deterministic_algorithms_enabled()}"
