@@ -396,7 +396,7 @@ def test_a_float_that_changes_becomes_an_argument() -> None:
 
 def test_a_float_that_a_graph_must_know_stays_a_constant() -> None:
     def program(x: Any, scale: float) -> Any:
-        return torch.nn.functional.leaky_relu(x, scale) * scale
+        return torch.nn.functional.celu(x, scale) * scale
 
     def nested(x: Any, scale: float) -> Any:
         return torch.utils.checkpoint.checkpoint(lambda y: y.sin() * scale, x, use_reentrant=False)

@@ -125,6 +125,9 @@ def test_rules_agree_with_the_kernels() -> None:
         weights = torch.randn(12, 4), torch.randn(12), torch.randn(4, 4), torch.randn(4)
         for asked, average in ((True, True), (True, False), (False, True)):
             torch._native_multi_head_attention(rows, rows, rows, 4, 2, *weights, None, asked, average)
+        torch.ops.aten.select_backward(rows[:, 0], [2, 3, 4], 1, 0)
+        torch.ops.aten.slice_backward(rows[:, 1:], [2, 3, 4], 1, 1, 3, 1)
+        torch.ops.aten.diagonal_backward(rows.diagonal(0, 1, 2), [2, 3, 4], 0, 1, 2)
         torch.ops.aten._unsafe_index.Tensor(image, [None, None, torch.tensor([[1], [0]]), torch.tensor([2, 1])])
     assert not compare.wrong, "\n".join(sorted(set(compare.wrong))[:20])
     unasked = {f._opname for f in RULES} - {f._opname for f in compare.answered} - ASKED

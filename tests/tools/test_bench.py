@@ -27,6 +27,13 @@ def make():
 SCRIPT = "import torch\n\ndef g(x):\n    return x.sin() + 1\n\nprint(g(torch.ones(3)))\n"
 
 
+@pytest.fixture(autouse=True)
+def _gradients_stay_on():
+    """A contender switches them off for its process, which is the tests' own where its class is used here."""
+    yield
+    torch.set_grad_enabled(True)
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)

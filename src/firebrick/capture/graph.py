@@ -411,11 +411,10 @@ class GraphBuilder:
         except DataDecides as error:
             raise Break("data-dependent-branch", f"{_name_of(target)}: {error} of a size that data decide") from error
         except Exception as error:
-            text = str(error).split("\n", 1)[0]
-            broken = Break("fake-tensor-failed", f"{_name_of(target)}: {type(error).__name__}: {text}")
-            if isinstance(target, str) or _OF_TORCH.match(str(target.__module__)):
-                broken.raises = functools.partial(_refusal, op, target, args, kwargs)
-            raise broken from error
+            words = f"{_name_of(target)}: {type(error).__name__}: {str(error).split(chr(10), 1)[0]}"
+            known = isinstance(target, str) or _OF_TORCH.match(str(target.__module__))
+            raises = functools.partial(_refusal, op, target, args, kwargs) if known else None
+            raise Break("fake-tensor-failed", words, raises=raises) from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
         node.meta["val"] = out
@@ -517,8 +516,10 @@ class GraphBuilder:
         return module
 
     def _drop_unused(self) -> None:
+        sizes = self.sizes.sizes  # what is expected of a number in a tensor is looked for where it is read
+        expected = any(sizes.of_data(fact.difference) for fact in sizes.facts.values())
         for node in reversed(list(self.graph.nodes)):
-            if node.users or node.op == "output":
+            if node.users or node.op == "output" or (expected and node.target is as_size):
                 continue
             if node.op in ("placeholder", "get_attr") or _is_pure(node):
                 if node.op == "get_attr":
@@ -574,6 +575,7 @@ _OF_TORCH = re.compile(r"(torch|_operator)\b(?!\._ops\.(?!aten))")
 def _let_catch(interp: Interpreter, error: Break) -> None:
     """Raise what a call that fails on fake tensors raises for real, where the program handles exceptions."""
     if interp.is_caught() and not interp.tracer.symbols.in_use() and (refusal := error.raises()):
+        refusal.__context__ = refusal.__traceback__ = None  # their frames hold what the program lets go
         interp.raise_real(refusal)
 
 

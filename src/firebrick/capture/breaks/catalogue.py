@@ -122,13 +122,15 @@ CATALOGUE: Mapping[str, BreakKind] = {
 class Break(Exception):
     """Capture can't go on at this place; the graph so far is compiled and Python runs the instruction."""
 
-    def __init__(self, name: str, detail: str, *, fix: str = "") -> None:
+    def __init__(self, name: str, detail: str, *, fix: str = "", raises: Callable[[], Any] | None = None) -> None:
         self.kind = CATALOGUE[name]
         self.detail = detail
         self.fix = fix or self.kind.fix
         self.stack: tuple[UserLocation, ...] = ()
         self.step: int | None = None  # a step of the root frame before which the graph had better end
-        self.raises: Callable[[], Any] = lambda: name == "exception-escapes"  # whether it is the program that raises
+        self.raises: Callable[[], Any] = raises or (
+            lambda: name == "exception-escapes"
+        )  # whether it is the program that raises
         super().__init__(f"break {self.kind.number} {name}: {detail}")
 
     def is_of_data(self) -> bool:
