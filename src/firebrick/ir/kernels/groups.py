@@ -53,9 +53,8 @@ class Scratchpad:
 class PlannedLaunch:
     """A kernel in canonical names and what it is launched with.
 
-    kind: a word for the kernel's name. body: the target's own frozen data. args, sizes: buffers of the work and values
-    for the kernel's parameters and symbolic sizes, in order. grid, attributes, reuse: as in `kernels.schedule`.
-    pads: temporaries among `args` that are not the program's.
+    kind: a word for the kernel's name. body: the target's own frozen data. args, sizes: buffers and values for its
+    parameters and symbolic sizes, in order. grid, attributes, reuse: as in `kernels.schedule`. pads: own temporaries.
     """
 
     kind: str
