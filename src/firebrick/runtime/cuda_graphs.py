@@ -58,7 +58,17 @@ class _Side(NamedTuple):
 
 
 _sides: dict[tuple[int, int], _Side] = {}
+_drew: dict[int, torch.cuda.Stream] = {}
+"""Device -> the stream that last wrote or read the seed and offset of graphs, which torch keeps in one place."""
 _lock = threading.Lock()
+
+
+def _draw_on(stream: torch.cuda.Stream) -> None:
+    """Makes a stream wait for what others do with seed and offset. A capture writes them too, on its own stream."""
+    last = _drew.get(stream.device.index)
+    if last is not None and last != stream:
+        stream.wait_stream(last)
+    _drew[stream.device.index] = stream
 
 
 class _Graph:
@@ -99,6 +109,8 @@ class _Session:
         self.graph: Any = torch.cuda.CUDAGraph(True) if random else _Graph(side.stream)
         torch.cuda.set_stream(side.stream)
         try:
+            for at in (self.before, side.stream) if random else ():
+                _draw_on(at)
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         except BaseException:
             torch.cuda.set_stream(self.before)
@@ -106,7 +118,9 @@ class _Session:
 
     def replay(self) -> None:
         """Replay, with the state of the random numbers moved on."""
-        self.graph.replay()
+        with _lock:
+            _draw_on(self.before)
+            self.graph.replay()
 
 
 class Recorder:
