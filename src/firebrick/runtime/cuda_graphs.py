@@ -65,8 +65,7 @@ _lock = threading.Lock()
 
 def _draw_on(stream: torch.cuda.Stream) -> None:
     """Makes a stream wait for what others do with seed and offset. A capture writes them too, on its own stream."""
-    last = _drew.get(stream.device.index)
-    if last is not None and last != stream:
+    if (last := _drew.get(stream.device.index, stream)) != stream:
         stream.wait_stream(last)
     _drew[stream.device.index] = stream
 
