@@ -600,8 +600,9 @@ def _zeros(like: torch.Tensor) -> torch.Tensor:
     is no such device."""
     device = like.fake_device if isinstance(like, FakeTensor) and _is_here(like.fake_device) else _CPU
     shape, strides = (tuple(map(now, values)) for values in (like.shape, like.stride()))
-    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
-    return torch.zeros(max(extent, 0), dtype=like.dtype, device=device).as_strided(shape, strides)
+    begin = now(like.storage_offset()) % 16  # of numbers that begin at an odd place cuFFT takes a contiguous copy
+    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1 + begin
+    return torch.zeros(max(extent, 0), dtype=like.dtype, device=device).as_strided(shape, strides, begin)
 
 
 def _laid_out_as_now(mode: FakeTensorMode, results: Any, func: Any, args: Any, kwargs: Any) -> Any:
