@@ -2,6 +2,7 @@
 
 Run: python bench/gpu.py [--models bert gpt2] [--batches 1 32] [--contenders eager ours default reduce-overhead]
      [--together: all start at once, and are measured one by one when all are warm; first calls take longer then]
+     [--first-calls: seconds of first calls alone, one process after another, with empty caches and with kept ones]
 
 "error" is the norm of the difference from the result in float64 (of float32 for models that run under autocast) over
 the norm of that result.
@@ -16,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -210,6 +212,47 @@ def measure(name: str, batch: int, contender: str, together: bool) -> None:
         measure_calls(name, batch, contender, together, run, x, cold, error)
 
 
+@torch.no_grad()
+def measure_first_call(name: str, batch: int, contender: str, caches: str) -> None:
+    """Print a line. Eager mode runs before, so that libraries are there."""
+    warnings.filterwarnings("ignore")
+    model, x = build(name, batch)
+    model, x = model.cuda().eval(), x.cuda()
+    model, x = (model, x.float()) if name in MIXED else (model.half(), x)
+    with torch.autocast("cuda", torch.float16, enabled=name in MIXED):
+        for _ in range(2):
+            model(x)
+        torch.cuda.synchronize()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        begin, seen = time.perf_counter(), []
+        run = compiled(model, contender)
+        for _ in range(4):
+            run(x)
+            torch.cuda.synchronize()
+            seen.append(time.perf_counter() - begin)
+    print(f"| {name} | {batch} | {contender} | {caches} | {seen[0]:.2f} | {seen[-1]:.2f} |", flush=True)
+
+
+def first_calls(options: argparse.Namespace) -> None:
+    """Processes get ready at once and compile one after another; each pair of them shares caches of its own."""
+    titles = ("model", "batch", "", "caches", "first call s", "four calls s")
+    print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|", flush=True)
+    waiting = []
+    with tempfile.TemporaryDirectory() as folder:
+        for row in itertools.product(options.contenders, options.models, options.batches, ("empty", "kept")):
+            contender, name, batch, caches = row
+            words = ["--models", name, "--batches", str(batch), "--contenders", contender, "--here"]
+            kept = os.path.join(folder, f"{contender}-{name}-{batch}")
+            folders = {f"{k}_CACHE_DIR": f"{kept}/{k}" for k in ("FIREBRICK", "TORCHINDUCTOR", "TRITON")}
+            command, pipe = [sys.executable, __file__, *words, "--first-calls", caches], subprocess.PIPE
+            waiting.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **folders}))
+        for process in waiting:
+            process.stdout.readline()
+        for process in waiting:
+            print(process.communicate("go\n")[0], end="", flush=True)
+
+
 def measure_calls(
     name: str, batch: int, contender: str, together: bool, run, x: torch.Tensor, cold: float, error: float
 ) -> None:
@@ -237,12 +280,19 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=CONTENDERS[:-1], choices=CONTENDERS)
     parser.add_argument("--here", action="store_true", help="in this process")
     parser.add_argument("--train", action="store_true", help="steps of training; with --together")
+    parser.add_argument("--first-calls", nargs="?", const="both", choices=("both", "empty", "kept"))
     parser.add_argument("--together", action="store_true", help="processes start at once")
     parser.add_argument("--patience", type=float, default=1e6, help="seconds; what is not warm then is left out")
     options = parser.parse_args()
     if options.here:
         one = options.models[0], options.batches[0], options.contenders[0]
-        measure_training(*one) if options.train else measure(*one, options.together)
+        if options.first_calls:
+            measure_first_call(*one, options.first_calls)
+        else:
+            measure_training(*one) if options.train else measure(*one, options.together)
+        return
+    if options.first_calls:
+        first_calls(options)
         return
     titles = ("model", "batch", "", "ms", "host ms", "first call s", "error", "peak MiB", "reserved MiB")
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|", flush=True)

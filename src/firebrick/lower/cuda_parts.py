@@ -42,4 +42,4 @@ def masked_parts(lw: Lowering, parts: list[TensorValue], d: int) -> TensorValue:
 def within(i: Expr, low: Expr, high: Expr, size: Expr) -> Value:
     """Whether low <= i < high, where 0 <= i < size is known."""
     above = TRUE if low is ZERO else op("ge", index_value(i), index_value(low))
-    return op("and", above, TRUE if high is size else op("lt", index_value(i), index_value(high)))
+    return above if high is size else op("and", above, op("lt", index_value(i), index_value(high)))

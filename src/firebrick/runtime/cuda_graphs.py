@@ -58,13 +58,12 @@ class _Side(NamedTuple):
 
 
 _sides: dict[tuple[int, int], _Side] = {}
-_drew: dict[int, torch.cuda.Stream] = {}
-"""Device -> the stream that last wrote or read the seed and offset of graphs, which torch keeps in one place."""
+_drew: dict[int, torch.cuda.Stream] = {}  # device -> the stream that last drew in a graph
 _lock = threading.Lock()
 
 
 def _draw_on(stream: torch.cuda.Stream) -> None:
-    """Makes a stream wait for what others do with seed and offset. A capture writes them too, on its own stream."""
+    """Make a stream wait for others' use of seed and offset, which torch keeps in one place; a capture writes them."""
     if (last := _drew.get(stream.device.index, stream)) != stream:
         stream.wait_stream(last)
     _drew[stream.device.index] = stream
@@ -169,11 +168,10 @@ class Recorder:
             torch.cuda.set_stream(session.before)
             _lock.release()
         session.side.sessions.add(session)
-        launched = 0
-        if self.random and complete:
-            session.graph.instantiate()
-            launched = session.graph.raw_cuda_graph_exec()
-        return session.graph.raw_cuda_graph(), launched
+        if not self.random or not complete:
+            return session.graph.raw_cuda_graph(), 0
+        session.graph.instantiate()
+        return session.graph.raw_cuda_graph(), session.graph.raw_cuda_graph_exec()
 
     def told(self, what: str, error: object, steps: float, graph: float) -> None:
         """What became of a recording; milliseconds of a call without and with it, 0 where none was measured."""
