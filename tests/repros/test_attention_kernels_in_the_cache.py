@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from firebrick.runtime import attention_order
+from firebrick.trace import graph_key
 from firebrick.trace.graph_key import state_text
 
 ORDER = [1, 2, 0, 3, 4]
@@ -25,9 +25,9 @@ def order(monkeypatch):
     monkeypatch.setattr(torch._C, "_get_sdp_priority_order", lambda: [*now])
     monkeypatch.setattr(torch, "empty", lambda *shape, device, **kw: torch.zeros(shape))
     monkeypatch.setattr(torch, "_fused_sdp_choice", lambda q, k, v: now.__setitem__(slice(None), [3, 1, 2, 0, 4]))
-    attention_order._choose.cache_clear()
+    graph_key._choose.cache_clear()
     yield now
-    attention_order._choose.cache_clear()
+    graph_key._choose.cache_clear()
 
 
 def test_the_order_that_torch_changes_itself_is_no_other_state(order):

@@ -134,9 +134,7 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) ->
             at.append(i - low)
         return masked(cond, x.at(tuple(at)), value)
 
-    if any(n is ZERO for n in x.shape):
-        return _filled(lw, value)
-    return lw.formula(formula, x.cost + 3)
+    return _filled(lw, value) if any(n is ZERO for n in x.shape) else lw.formula(formula, x.cost + 3)
 
 
 @_rule(aten.slice_scatter.default)
