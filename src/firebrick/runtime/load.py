@@ -223,7 +223,8 @@ def cuda_module(code: bytes, device: int) -> Any:
     if module is None:
         _open_driver()
         head, cubin = open_cubin(code)
-        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], head["dependent"])
+        flags = head["dependent"], head.get("maps", False)
+        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], *flags)
         _modules[code, device] = module
     return module
 
