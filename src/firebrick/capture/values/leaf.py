@@ -10,7 +10,7 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.values.made import MadeTensor
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TensorValue, new_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,16 +70,12 @@ def become_leaf(interp: Interpreter, value: TensorValue) -> TensorValue:
     elif given is not None and value.node.args == (given.node,) and value.node.target == "detach":
         if not is_untouched(interp, given):
             raise Break("unsupported-call", "requires_grad_() for the memory of what was given, and was changed")
-        value.leaf = leaf_of(interp, given, _detached)
+        value.leaf = leaf_of(interp, given, new_leaf)
     else:
         raise Break("unsupported-call", "requires_grad_() for a view of memory that was there before")
     value.become(value.leaf)
     graph._by_fake[id(value.fake)] = value
     return value
-
-
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().requires_grad_()
 
 
 def is_untouched(interp: Interpreter, data: TensorValue) -> bool:

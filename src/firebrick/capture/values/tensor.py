@@ -317,19 +317,15 @@ class TensorValue(ComparedValue):
         if self.leaf is not None and self.node is self.leaf.as_argument():
             emitter.load(self.leaf)
             return
-        if is_new_leaf(self):
-            emitter.load_callable(torch.Tensor.requires_grad_)
-            emitter.load_graph_output(self)
-            emitter.call(1)
-            emitter.remember(self)
-            return
-        if self.cls is not torch.nn.Parameter:
+        leaf = is_new_leaf(self)
+        if not leaf and self.cls is not torch.nn.Parameter:
             emitter.load_graph_output(self)
             return
-        emitter.load_callable(torch.nn.Parameter)
+        emitter.load_callable(new_leaf if leaf else torch.nn.Parameter)
         emitter.load_graph_output(self)
-        emitter.load_const(self.fake.requires_grad)
-        emitter.call(2)
+        if not leaf:
+            emitter.load_const(self.fake.requires_grad)
+        emitter.call(2 - leaf)
         emitter.remember(self)
 
 
@@ -376,6 +372,11 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: K
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
     value._guard(interp)
     return ConstantValue(is_inference(value.fake))
+
+
+def new_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf on the memory of a tensor; called by compiled code too, for results may be one object."""
+    return tensor.detach().requires_grad_()
 
 
 def is_new_leaf(value: TensorValue) -> bool:
