@@ -499,9 +499,10 @@ class GraphBuilder:
             LeavesEscape: what it gives, or writes to, has a history that leads to a leaf of its own.
         """
         results = [value.node for value in self.outputs]
-        with_history = [v for v in (*self.outputs, *self.changed()) if v.fake.requires_grad and not is_new_leaf(v)]
-        if getattr(self.histories, "own_leaves", ()) and self.histories.escape(with_history):
-            raise LeavesEscape
+        if getattr(self.histories, "own_leaves", ()):
+            with_history = [v for v in (*self.outputs, *self.changed()) if v.fake.requires_grad and not is_new_leaf(v)]
+            if self.histories.escape(with_history):
+                raise LeavesEscape
         hooked = {id(n.args[0].meta["val"]) for n in self.graph.nodes if isinstance(n.target, Hooked)}  # type: ignore[union-attr]
         if hooked and any(id(value.fake) in hooked for value in self.outputs):
             raise HookRefused("Tensor.register_hook() is called on a tensor that leaves the graph")

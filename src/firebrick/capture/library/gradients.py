@@ -161,9 +161,6 @@ def _grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([NONE if r is None else graph.renew(part, r) for part, r in zip(parts, results, strict=True)])
 
 
-# -- leaves -------------------------------------------------------------------------------------------
-
-
 def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     """A call of the graph, for gradients that are asked for in it; the leaf of others is made before it."""
     flags = [*args, *kwargs.values()]

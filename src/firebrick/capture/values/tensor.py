@@ -317,7 +317,7 @@ class TensorValue(ComparedValue):
         if self.leaf is not None and self.node is self.leaf.as_argument():
             emitter.load(self.leaf)
             return
-        leaf = is_new_leaf(self)
+        leaf = bool(getattr(emitter.graph.histories, "own_leaves", ())) and is_new_leaf(self)
         if not leaf and self.cls is not torch.nn.Parameter:
             emitter.load_graph_output(self)
             return
@@ -380,9 +380,13 @@ def new_leaf(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_new_leaf(value: TensorValue) -> bool:
-    """Whether a tensor that the graph makes is a leaf that wants gradients, by `requires_grad_()`."""
-    made = value.obj is None and value.cls is torch.Tensor and value.node.op != "placeholder"
-    return made and value.fake.requires_grad and value.fake.is_leaf
+    """Whether a tensor is a leaf of the graph's own, by `requires_grad_()`, or a view of one made without gradients."""
+    fake, node = value.fake, value.node
+    if value.cls is not torch.Tensor or not (fake.requires_grad and fake.is_leaf):
+        return False
+    while node.target != "requires_grad_" and node.all_input_nodes and getattr(node.meta["val"], "is_leaf", True):
+        node = node.all_input_nodes[0]
+    return node.target == "requires_grad_"
 
 
 def _defines(cls: type, name: str) -> bool:
