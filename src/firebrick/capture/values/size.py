@@ -180,6 +180,9 @@ class SizeNodes:
             return self.number(expr)
         node = self._nodes.get(expr)
         if node is None:
+            if not self.sizes.fits(expr):
+                self.sizes.fix(expr)
+                return self.number(expr)
             node = self._nodes[expr] = self._compute(expr)
             node.meta["val"], node.meta["stack"] = self.sizes.size(expr), ()
         return node

@@ -265,6 +265,15 @@ class Sizes:
             self._decide("==", e - self.hint(e))
         return self.hint(e)
 
+    def fits(self, e: Expr) -> bool:
+        """Whether an expression fits into 64 bits; becomes a fact where ranges don't tell, sizes up to 2^31 that is."""
+        usual = e.subs({v: var(v.name, v.lo, 1 << 31) for v in e.vars() if 0 <= v.lo < 1 << 31 < v.hi})
+        return (
+            (abs(self.hint(e)) <= _MOST)
+            and (usual.hi <= _MOST or self.ask("<=", e, _MOST, "expected"))
+            and (usual.lo >= -_MOST or self.ask("<=", -_MOST, e, "expected"))
+        )
+
     def fix(self, e: Expr) -> None:
         """Let every symbol of an expression be the number that it is now."""
         for v in sorted(self.settled(e).vars(), key=lambda v: v.name):
