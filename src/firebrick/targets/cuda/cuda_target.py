@@ -79,7 +79,7 @@ class CudaTarget(Target):
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""
-        return FusionFacts(independent=1)
+        return FusionFacts(independent=1, alignment=128)
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
@@ -134,8 +134,7 @@ class CudaTarget(Target):
         if isinstance(kernel.body, Product | Attention):
             write: Any = product_text if isinstance(kernel.body, Product) else attention_text
             return write(name or kernel.name, kernel.body, waits)  # type: ignore[no-any-return]
-        rest = {"dependent": self._is_dependent, "steady": steady}
-        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
+        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, self._is_dependent, steady)  # type: ignore[arg-type]
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """A module of Triton text for each kernel, since each becomes machine code of its own."""
@@ -152,7 +151,8 @@ class CudaTarget(Target):
             signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params]
             signature += [f"{s}:i64" for s in k.sizes]
             alone = isinstance(k.body, Product) or not self._is_dependent
-            rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
+            rest = ["asserts"] if isinstance(k.body, Check) else [] if alone else ["dependent"]
+            rest += ["maps"] * (isinstance(k.body, Product) and k.body.tile.programs > 0)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             text = unit_text([self.kernel(k, name, steady[k.name])])
             units.append(Unit(f"cuda_{k.name}", text, (k.name,), flags, "triton"))

@@ -46,8 +46,7 @@ def beside(steps: list[PlannedLaunch]) -> PlannedLaunch:
 
 
 def _merged(bodies: list[Body]) -> Body:
-    parts = tuple([p for b in bodies for p in b.parts])
-    return Body(parts, max(b.warps for b in bodies), any(b.wide for b in bodies))
+    return Body(tuple([p for b in bodies for p in b.parts]), max(b.warps for b in bodies), any(b.wide for b in bodies))
 
 
 # ---------------------------------------------------------------- names
@@ -59,10 +58,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     written: set[str] = set()
     results: set[str] = set()
     for item in items_of(body):
-        if isinstance(item, Online):
-            results |= {item.best, item.total}
-        elif isinstance(item, Fold):
-            results.add(item.name)
+        results |= {getattr(item, field, "") for field in ("name", "best", "total")}
         for v in values_of(item):
             if isinstance(v, Load) and v.buffer not in results:
                 dtypes.setdefault(v.buffer, v.dtype)
@@ -93,14 +89,13 @@ def values_of(item: Fold | Online | Store) -> list[Value]:
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
     symbols: dict[Var, None] = {}
-    own: set[Var] = set()
+    own = {v for part in body.parts for v in _inner_vars(part)}
 
     def note(e: Expr) -> None:
         symbols.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
 
     for part in body.parts:
         for d in (*part.grid, *part.inner):
-            own.add(d.var)
             note(d.size)
     for item in items_of(body):
         for v in values_of(item):
@@ -110,7 +105,6 @@ def _symbols(body: Body) -> list[Var]:
             elif isinstance(v, Index):
                 note(v.expr)
             elif isinstance(v, Reduce):
-                own.update(a.var for a in v.axes)
                 for a in v.axes:
                     note(a.size)
         if isinstance(item, Store):
