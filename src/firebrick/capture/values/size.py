@@ -176,13 +176,10 @@ class SizeNodes:
         expr = self.sizes.settled(expr)
         if not expr.terms:
             return expr.const
-        if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
+        if self.graph.outer is not None or not (all(map(self._is_shown, expr.vars())) and self.sizes.fits(expr)):
             return self.number(expr)
         node = self._nodes.get(expr)
         if node is None:
-            if not self.sizes.fits(expr):
-                self.sizes.fix(expr)
-                return self.number(expr)
             node = self._nodes[expr] = self._compute(expr)
             node.meta["val"], node.meta["stack"] = self.sizes.size(expr), ()
         return node
