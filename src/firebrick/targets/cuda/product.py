@@ -69,7 +69,8 @@ class Tile:
 _FEW, _MANY = Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 8)
 """For up to 64 rows, and for more: the fastest of twelve for 128, 1,024 and 4,096 rows on an H100."""
 LARGE = Tile(128, 256, 64, 3, 8), Tile(128, 128, 64, 4, 8)
-"""Tiles that programs take in turn."""
+"""Tiles that programs take in turn, for many rows and for fewer."""
+_SOME = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,9 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     if columns.const % whole == 0 or not quick or small or x.buffer == y.buffer:
         return None
     tile = _FEW if rows.hi <= _FEW.rows or card.shared_bytes < 128 << 10 else _MANY
-    if takes_turns(mm, LARGE[0], card):
-        tile = replace(LARGE[0], programs=card.multiprocessors)
+    large = LARGE[rows.hi <= _SOME]
+    if tile is _MANY and takes_turns(mm, large, card):
+        tile = replace(large, programs=card.multiprocessors)
     return launch_of(mm, tile, (mm.plain(tile),))
 
 
