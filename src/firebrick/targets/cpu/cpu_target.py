@@ -89,7 +89,7 @@ class CpuTarget(Target):
         """Build the probes that these weights need."""
         if self.vector_bytes and not self.exact:
             for kind, detail in {
-                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes])
+                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)
             }:
                 probe(self, config, kind, detail)
 
@@ -165,6 +165,8 @@ _AVX512 = _Row(
     32,
 )
 _SIMD: Mapping[str, _Row] = {
+    "avx512_amx": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}),
+    "avx512_bf16": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni", "avx512_bf16"}),
     "avx512_vnni": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni"}),
     "avx512": _AVX512,
     "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), 32),

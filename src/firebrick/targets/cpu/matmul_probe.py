@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick import _native
 from firebrick.artifact import Artifact
 from firebrick.artifact import Unit as Text
@@ -15,13 +17,12 @@ from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, POINTS, Linear, form_of
+from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch
 
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -130,3 +131,22 @@ class MatmulProbe:
         args = (ctypes.c_void_p * 4)(*(t if t is None else t.data_ptr() for t in (*read, out)))
         call = self.calls[blocking.form]
         return lambda: (call(args, sizes), read, out)  # which live as long as the call
+
+
+class PanelProbe:
+    """The kernel of bfloat16 on panels, for any shape."""
+
+    def __init__(self, target: CpuTarget, config: Config, _: None) -> None:
+        unit, name, (rows, inner, outer) = Unit(target), "fb_probe_panels", (f"sizes[{i}]" for i in range(3))
+        shape = PanelProduct(rows, inner, outer, (0, inner), 0, outer, HALVES, "uint16_t", 0)
+        self.columns = PANEL_COLUMNS[target.vector_bytes]
+        self.library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self.library.symbol(name))
+
+    def run(self, rows: int, inner: int, outer: int) -> Callable[[], Any]:
+        """What computes x @ weight + bias, with a weight of its own."""
+        x, out = (torch.ones(rows, n, dtype=torch.bfloat16) for n in (inner, outer))
+        panels = -(-outer // self.columns), -(-inner // (16 * HALVES)) * 16, self.columns, HALVES
+        tensors = x, torch.ones(panels, dtype=torch.bfloat16), torch.ones(outer), out
+        args, sizes = (ctypes.c_void_p * 4)(*(t.data_ptr() for t in tensors)), (ctypes.c_int64 * 3)(rows, inner, outer)
+        return lambda: (self.call(args, sizes), tensors)
