@@ -5,19 +5,19 @@ Compiled graphs have a generated kernel instead of the call (`targets/cpu/panel_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from firebrick.ir.operators.definition import define
 from firebrick.ir.operators.linear_op import ACTIVATIONS
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+_RESULTS = {torch.bfloat16: torch.bfloat16}
 
 
-def _pack(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
+def _pack(weight: Tensor, columns: int, depth: int) -> Tensor:
     """Panels of a weight [inner, outer]: `depth` products of a sum side by side, filled up with zeros to 16 of these.
 
     Four are meant for bytes raised by 128: in front of a panel lies what takes that out of the sums, in 32 bits.
@@ -31,19 +31,12 @@ def _pack(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
     return torch.cat([raised.view(-1, 1, columns, depth), panels], 1)
 
 
-def _pack_meta(weight: torch.Tensor, columns: int, depth: int) -> torch.Tensor:
+def _pack_meta(weight: Tensor, columns: int, depth: int) -> Tensor:
     inner, outer = weight.shape
     return weight.new_empty((-(-outer // columns), -(-inner // (16 * depth)) * 16 + depth // 4, columns, depth))
 
 
-def _product(
-    x: torch.Tensor,
-    packed: torch.Tensor,
-    outer: int,
-    bias: torch.Tensor | None = None,
-    attr: str = "none",
-    scalars: Sequence[float] = (),
-) -> torch.Tensor:
+def _product(x: Tensor, packed: Tensor, outer: int, bias: Any = None, attr: str = "none", scalars: Any = ()) -> Tensor:
     """x [rows, inner] by a packed weight [inner, outer]: of bytes by int8 the sums, int32 and exact; of bfloat16 the
     sums plus a float32 bias, activated and rounded once."""
     panels = packed[:, packed.shape[3] // 4 :]
@@ -55,15 +48,11 @@ def _product(
     return ACTIVATIONS[attr](result if bias is None else result + bias, *scalars).bfloat16()
 
 
-def _product_meta(x: torch.Tensor, packed: torch.Tensor, outer: int, *_: object) -> torch.Tensor:
-    return x.new_empty((x.shape[0], outer), dtype=x.dtype if x.is_floating_point() else torch.int32)
-
-
 panel_op: Any = define(
     "panel_product(Tensor x, Tensor packed, int outer, Tensor? bias=None, str attr='none', float[] scalars=[]) "
     "-> Tensor",
     _product,
-    _product_meta,
+    lambda x, _, outer, *__: x.new_empty((x.shape[0], outer), dtype=_RESULTS.get(x.dtype, torch.int32)),
     out=True,
 )
 pack_panels_op: Any = define("pack_panels(Tensor weight, int columns, int depth) -> Tensor", _pack, _pack_meta)

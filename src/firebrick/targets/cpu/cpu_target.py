@@ -136,18 +136,10 @@ class CpuTarget(Target):
 
     def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
         """Texts with the names that each defines and the flags that it is built with."""
-        return self._units(self.source(schedule, config), [k.name for k in schedule.kernels])
-
-    def _units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
-        return tuple(
-            Unit(
-                f"u{i}",
-                text,
-                tuple(n for n in names if len(texts) == 1 or f" {n}(" in text),
-                (*flags_of(text), *self.flags),
-            )
-            for i, text in enumerate(texts)
-        )
+        texts, names = self.source(schedule, config), [k.name for k in schedule.kernels]
+        defined = [tuple(n for n in names if len(texts) == 1 or f" {n}(" in text) for text in texts]
+        parts = zip(texts, defined, strict=True)
+        return tuple(Unit(f"u{i}", t, d, (*flags_of(t), *self.flags)) for i, (t, d) in enumerate(parts))
 
 
 @dataclass(frozen=True, slots=True)

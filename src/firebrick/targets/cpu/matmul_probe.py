@@ -81,17 +81,10 @@ class MatmulProbe:
             packs = list(dict.fromkeys(plan.pack for plan in plans))
             self.tiles[form], self.packs[form] = names, packs
             choice = " : ".join(f"s[0] == {i} ? {pack}" for i, pack in enumerate(packs))
-            texts.append(
-                _PROBE.format(
-                    form=form,
-                    types=POINTS[form].replace("W*", f"{shapes[0].type}*"),
-                    tiles=", ".join(names),
-                    type=shapes[0].type,
-                    numbers=_NUMBERS,
-                    pack=f"{choice} : nullptr",
-                    finish=finish(self.unit, self.lanes, "none", ()),
-                )
-            )
+            kind, parts = shapes[0].type, {"tiles": ", ".join(names), "pack": f"{choice} : nullptr"}
+            parts["finish"] = finish(self.unit, self.lanes, "none", ())
+            types = POINTS[form].replace("W*", f"{kind}*")
+            texts.append(_PROBE.format(form=form, types=types, type=kind, numbers=_NUMBERS, **parts))
         entries = ("fb_probe_dots", "fb_probe_panels")
         self.library = probe_library(target, config, unit_text(self.unit, texts), entries)
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)

@@ -45,10 +45,8 @@ _SERIAL = 1 << 19
 """Multiplications up to which one thread does all."""
 
 VNNI_LEVELS = ("avx512_vnni", "avx512_bf16", "avx512_amx")
-BF16_LEVELS = VNNI_LEVELS[1:]
-"""SIMD levels with instructions for four bytes and two bfloat16."""
-VNNI, HALVES = 4, 2
-"""Products an instruction has of bytes with VNNI, without it 2, and of bfloat16."""
+BF16_LEVELS, VNNI, HALVES = VNNI_LEVELS[1:], 4, 2
+"""SIMD levels with instructions for four bytes and two bfloat16, and these numbers; bytes without VNNI go by two."""
 
 _INSTRUCTIONS = {
     32: ("pmaddwd256(a, b)", "pmov{}xbw256((fb_chars)x)"),
@@ -124,19 +122,6 @@ static inline {h} fb_repeat(const {e}* p) {{
   return ({h})i32x{lanes}_of(several);
 }}
 """
-_ROUND = """\
-static __attribute__((noinline)) void fb_round(const float* c, int64_t ldc, uint16_t* out, int64_t stride, int64_t rows,
-    int64_t n) {{
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t j = 0; j < n; j += 16) {{
-      {h} y;
-      asm("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const {v}u*)(c + r * ldc + j)));
-      if (n - j >= 16) *({h}u*)(out + r * stride + j) = y;
-      else __builtin_memcpy(out + r * stride + j, &y, 2 * (n - j));
-    }}
-}}
-"""
-
 _AMX = """\
 #ifndef FB_TILE_LOAD
 #define FB_TILE_CONFIG(p) asm volatile("ldtilecfg (%0)" :: "r"(p) : "memory")
@@ -209,7 +194,7 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
           int64_t j = 0;
           for (; j + {w} <= some; j += {w}) *({copied}*)(its + j) = fb_widen(its_x + j);
           for (; j < some; j++) its[j] = fb_number(its_x[j]);
-          for (; j % {padded}; j++) its[j] = 0;
+          for (; j % {step}; j++) its[j] = 0;
         }}
         const {e}* const a = in_place ? (const {e}*)p : copy;
         const int64_t apart = in_place ? s.x_stride : row;
@@ -233,7 +218,12 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
       if constexpr (rounds) {{
         const int64_t n = n0 * {columns}, left = s.outer - n < wide ? s.outer - n : wide;
         if (finish) finish((float*)held, wide, nullptr, bias ? bias + n : bias, nullptr, 0, count, left);
-        fb_round((const float*)held, wide, out + r0 * s.out_stride + n, s.out_stride, count, left);
+        for (int64_t i = 0; i < count; i++)
+          for (int64_t j = 0; j < left; j += 16) {{
+            i16x16 y;
+            asm("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const f32x16u*)((const float*)held + i * wide + j)));
+            __builtin_memcpy(out + (r0 + i) * s.out_stride + n + j, &y, left - j < 16 ? 2 * (left - j) : 32);
+          }}
       }}
     }}
   {release}
@@ -243,17 +233,17 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
 _KERNEL = """\
 static fb_{kind}_shape {name}_shape(const int64_t* sizes) {{
   const int64_t rows = {rows}, groups = {groups}, tiles = (rows - 1) / {most} + 1;
-  return {{rows, {inner}, {outer}, {x_stride}, {out_stride}, groups < {twice} && tiles > groups}};
+  return {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, groups < {twice} && tiles > groups}};
 }}
 static void {name}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{
-  fb_{kind}({name}_shape(sizes), (const {type}*)args[0] + {x}, (const int8_t*)args[1] + {weight}, {bias},
+  fb_{kind}({name}_shape(sizes), (const {s.type}*)args[0] + {s.x[0]}, (const int8_t*)args[1] + {s.weight}, {bias},
       ({result}*)args[{last}], begin, end, {finish});
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   const fb_{kind}_shape s = {name}_shape(sizes);
   const int64_t count = s.by_rows ? (s.rows - 1) / {most} + 1 : {groups};
   if (s.rows <= 0) return;
-  if (s.rows * {products} <= {serial}) {name}_part(args, sizes, 0, count);
+  if (s.rows * s.inner * s.outer <= {serial}) {name}_part(args, sizes, 0, count);
   else fb_parallel({name}_part, args, sizes, count, s.by_rows ? 1 : {pieces});
 }}
 """
@@ -267,8 +257,7 @@ _PIECES, _PANELS = 4, 8
 class PanelProduct:
     """One shape of a product, and where its factors begin. Sizes may be texts of C++.
 
-    rows: None where each call gives their number. depth: products of an instruction, for which the weight is packed.
-    bias: its offset, None where there is none.
+    rows: None where each call gives their number. depth: products of an instruction. bias: its offset, or None.
     """
 
     rows: int | str | None
@@ -307,8 +296,8 @@ class PanelProduct:
 
     def _kind(self, unit: Unit) -> str:
         """What its instructions multiply."""
-        half, tiles = self.type == "uint16_t", unit.target.simd == "avx512_amx"
-        if tiles:
+        half = self.type == "uint16_t"
+        if unit.target.simd == "avx512_amx":
             return "words" if half else "bytes"
         return "halves" if half else "quads" if self.depth == VNNI else "pairs"
 
@@ -319,39 +308,20 @@ class PanelProduct:
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         kind, lanes, threads = self._kind(unit), unit.target.vector_bytes // 4, unit.target.threads
-        most, columns, half = _most(unit), _VECTORS * lanes, self.type == "uint16_t"
+        most = 32 if unit.target.simd == "avx512_amx" else _ROWS[unit.target.vector_bytes]
+        columns, half = _VECTORS * lanes, self.type == "uint16_t"
         if f"fb_{kind}" not in unit.helpers:
             unit.helpers[f"fb_{kind}"] = _driver(unit, kind, lanes, most, self.depth)
         known = isinstance(self.outer, int)
         groups: Any = -(-self.outer // columns) if known else f"(({self.outer} - 1) / {columns} + 1)"  # type: ignore[operator]
         done = half and (self.bias is not None or self.attr != "none")
-        return _KERNEL.format(
-            name=name,
-            kind=kind,
-            rows="sizes[0]" if self.rows is None else self.rows,
-            inner=self.inner,
-            outer=self.outer,
-            x_stride=self.x[1],
-            out_stride=self.out_stride,
-            type=self.type,
-            result="uint16_t" if half else "int32_t",
-            x=self.x[0],
-            weight=self.weight,
-            bias="nullptr" if self.bias is None else f"(const float*)args[2] + {self.bias}",
-            last=2 if self.bias is None else 3,
-            finish=finish(unit, lanes, self.attr, self.scalars) if done else "nullptr",
-            groups=groups,
-            most=most,
-            twice=2 * threads,
-            products=self.inner * self.outer if known else f"{self.inner} * {self.outer}",  # type: ignore[operator]
-            serial=_SERIAL,
-            pieces=max(1, min(_PIECES, groups // (_PANELS * threads))) if known else _PIECES,
-        )
-
-
-def _most(unit: Unit) -> int:
-    """Rows of a tile."""
-    return 32 if unit.target.simd == "avx512_amx" else _ROWS[unit.target.vector_bytes]
+        last, bias = (2, "nullptr") if self.bias is None else (3, f"(const float*)args[2] + {self.bias}")
+        after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
+        work = {"groups": groups, "most": most, "twice": 2 * threads, "serial": _SERIAL}
+        work["pieces"] = max(1, min(_PIECES, groups // (_PANELS * threads))) if known else _PIECES
+        result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
+        names = {"name": name, "kind": kind, "result": result, "rows": rows}
+        return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)
 
 
 def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
@@ -359,20 +329,22 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     amx, half, columns = kind in ("bytes", "words"), kind in ("halves", "words"), _VECTORS * lanes
     quads, nbytes = kind == "quads", 2 if half or kind == "pairs" else 1
     lane = "i16" if nbytes == 2 else "i8"
-    names = {
+    v, h = unit.vector("f32" if half else "i32", lanes), unit.vector(lane, depth * lanes)
+    e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
+    names: dict[str, Any] = {
         "kind": kind,
-        "v": unit.vector("f32" if half else "i32", lanes),
-        "h": unit.vector(lane, depth * lanes),
-        "e": "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t",
+        "v": v,
+        "h": h,
+        "e": e,
         "sum": "float" if half else "int32_t",
         "depth": depth,
-        "bytes": depth * columns * (2 if half else 1),
     }
+    names["bytes"] = depth * columns * (2 if half else 1)
     s, u = (unit.vector(other, depth * lanes) for other in ("i8", "u8"))
-    unit.vector("i32", lanes)
+    for rounded in (("i32", lanes), ("i16", 16), ("f32", 16)):
+        unit.vector(*rounded)
     plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
-    text = "".join(_COPIED.format(vector=u if quads else names["h"], x=x) for x in plain)
-    text += _ROUND.format(h=unit.vector("i16", 16), v=names["v"]) if half else ""
+    text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
     fill, copies = 16 * depth, "some % 2 == 0 && s.x_stride % 512" if half else "false"
     if amx:
         unit.helpers.setdefault("fb_amx", _AMX)
@@ -392,23 +364,10 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
         pointers = ", ".join(f"fb_{kind}_tile{rows}" for rows in range(1, most + 1))
         how = {"config": f"static const decltype(&fb_{kind}_tile1) heights[] = {{nullptr, {pointers}}};"}
         how |= {"configure": "", "release": "", "call": "heights[count]", "more": ", start, next"}
-    return text + _DRIVER.format(
-        **names,
-        **how,
-        most=most,
-        columns=columns,
-        head=int(depth == VNNI),
-        fill=fill,
-        in_place=copies,
-        piece=_PIECE // nbytes,
-        gap=_GAP // nbytes,
-        w=depth * lanes,
-        block=_BLOCK,
-        cache=unit.target.cache // 2,
-        padded=fill if amx else depth,
-        step=fill if amx else depth,
-        copied=u if quads else names["h"],
-    )
+    how |= {"in_place": copies, "copied": u if quads else h}
+    sizes = {"most": most, "columns": columns, "head": int(depth == VNNI), "fill": fill, "w": depth * lanes}
+    sizes |= {"piece": _PIECE // nbytes, "gap": _GAP // nbytes, "block": _BLOCK, "cache": unit.target.cache // 2}
+    return text + _DRIVER.format(**names, **how, **sizes, step=fill if amx else depth)
 
 
 def _tile(rows: int, lanes: int, names: Mapping[str, Any]) -> str:
