@@ -103,7 +103,7 @@ class Config:
     verify_passes: bool = _setting(False, "run every rewritten graph against the original on the example inputs")
     # Target
     simd: str = _setting("auto", "vector instructions: auto, scalar, avx2, avx512, neon")
-    threads: int = _setting(0, "OpenMP threads that kernels are sized for; 0: the cores of this process")
+    threads: int = _setting(0, "OpenMP threads that kernels are sized for; 0: torch.get_num_threads() of the compile")
     compiler: str = _setting("", "C++ compiler; empty: $CXX, then g++, clang++, c++")
     # Runtime
     cache: bool = _setting(True, "read and write the disk cache")

@@ -397,7 +397,7 @@ class _Compile:
 
         return runtime.Deferred(run_eagerly(gm), compile)
 
-    def load(self, artifact: Artifact, consts: dict[str, torch.Tensor]) -> Callable[..., tuple[Any, ...]]:
+    def load(self, artifact: Artifact, consts: dict[str, torch.Tensor], frees: bool = False) -> Callable[..., Any]:
         """Bind an artifact's constants; profilers show its steps by where this graph's nodes were made."""
         origins = artifact.extra.get("origins")
         labels = None if origins is None else step_labels(self.gm.graph, origins)
@@ -406,7 +406,7 @@ class _Compile:
         places = {inputs.index(name) if name in inputs else name for name in uncounted}
         tensors, config = {**self.captured, **consts}, self.config
         memory, graphs = config.keep_memory, config.graphs
-        return runtime.load(artifact, tensors, labels, places, self.groups, memory, self.driven, graphs)
+        return runtime.load(artifact, tensors, labels, places, self.groups, memory, self.driven, graphs, frees)
 
     def rewritten(self) -> fx.GraphModule:
         """Run the passes of level torch, on a copy."""
@@ -759,7 +759,7 @@ class _Training(_Compile):
             lambda: self.backward_given(present)[:2],
             lambda: {"order": self.backward_given(present)[2]},
         )
-        run = self.load(artifact, consts)
+        run = self.load(artifact, consts, frees=True)
         recorder.count("backward graphs compiled")
         return run, artifact.extra["order"]
 

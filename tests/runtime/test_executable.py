@@ -349,3 +349,36 @@ def test_zero_sized_tensors():
 
 def test_as_expr_of_numbers_is_the_identity_of_the_table():
     assert host_program(schedule(program([X], [as_expr(7)]), []))["outputs"] == [["i", 7]]
+
+
+def test_tensors_in_a_list_are_freed_behind_their_last_use():
+    seen, refs = [], {}
+
+    @torch.library.custom_op("fbtest::alive", mutates_args=())
+    def alive(x: torch.Tensor) -> torch.Tensor:
+        seen.append({name for name, ref in refs.items() if ref() is not None})
+        return x.clone()
+
+    a, b, c = (buffer(n, (4,), "input") for n in "abc")
+    u, v, y, z = (buffer(n, (4,), k) for n, k in zip("uvyz", ["temp", "temp", "output", "output"], strict=True))
+    steps = [
+        call("fbtest::alive", [whole(a)], [u]),
+        call("aten::add.Tensor", [whole(u), whole(b)], [v]),
+        call("fbtest::alive", [whole(v)], [y]),
+        call("fbtest::alive", [whole(y)], [z]),
+    ]
+    made = program([a, b, c, u, v, y, z], [whole(z), whole(c)])
+    run = load(Artifact("test", host_program(schedule(made, steps))), {}, frees=True)
+    kept = torch.ones(4)
+    for held in ([], [kept]):
+        tensors = [torch.full((4,), float(k)) for k in range(2)] + [kept]
+        refs.update(zip("ab", map(weakref.ref, tensors), strict=False))
+        held += tensors[:1] if held else []
+        seen.clear()
+        results = run(tensors)
+        assert tensors == [] and [t.tolist() for t in results] == [[1.0] * 4, [1.0] * 4]
+        assert seen == [{"a", "b"}, {"a"}, {"a"}] if held else seen == [{"a", "b"}, set(), set()]
+    assert results[1].data_ptr() == kept.data_ptr()
+    run(torch.ones(4), torch.ones(4), kept)
+    with pytest.raises(TypeError, match="takes 3 tensors"):
+        run([kept])

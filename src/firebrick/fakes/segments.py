@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Held, Nested
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in
+from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from firebrick.ir.index.sizes import Fact, Sizes
 
@@ -77,8 +77,7 @@ def _has_mask(key: Any) -> bool:
 
 
 def _is_of_data(node: fx.Node) -> bool:
-    val = node.meta.get("val")
-    shape = val.shape if isinstance(val, torch.Tensor) else ()
+    shape = getattr(node.meta.get("val"), "shape", ())
     sizes = sizes_in(shape)
     return sizes is not None and any(map(sizes.of_data, expressions(shape)))
 
@@ -105,7 +104,11 @@ def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> li
         groups[-1][1].append(node)
     parts = [(apart, _with_numbers(nodes)) for apart, nodes in groups]
     wanted = {n for _, nodes in parts for n in _from_outside(nodes)} | {*gm.graph.output_node().all_input_nodes}
-    return [_segment(gm, nodes, apart, wanted) for apart, nodes in parts]
+    made, tells = list[Segment](), _telling(n for n in gm.graph.nodes if n.op == "placeholder")
+    for apart, nodes in parts:
+        made.append(_segment(gm, nodes, apart, wanted, tells))
+        tells = {**_telling(nodes if apart else ()), **tells}
+    return made
 
 
 def _with_numbers(nodes: list[fx.Node]) -> list[fx.Node]:
@@ -133,15 +136,29 @@ def _from_outside(nodes: list[fx.Node]) -> dict[fx.Node, None]:
     return dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
 
 
-def _segment(gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, wanted: set[fx.Node]) -> Segment:
-    used = _from_outside(nodes)
-    inputs = [n for n in used if n.op != "get_attr" or apart]
+def _telling(nodes: Iterable[fx.Node]) -> dict[str, fx.Node]:
+    """Symbols -> nodes with a size that tells them."""
+    return {name: n for n in nodes for _, name, _ in told(getattr(n.meta.get("val"), "shape", ()))}
+
+
+def _names(nodes: Iterable[fx.Node]) -> set[str]:
+    """The symbols in sizes and numbers."""
+    shapes = [getattr(node.meta.get("val"), "shape", [node.meta.get("val")]) for node in nodes]
+    return {v.name for shape in shapes for n in expressions(shape) if isinstance(n, Expr) for v in n.vars()}
+
+
+def _segment(
+    gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, wanted: set[fx.Node], tells: Mapping[str, fx.Node]
+) -> Segment:
+    """A part; what has a size of which its inputs have no more than `min(n, 5)` is an input for that size."""
+    inputs = [n for n in _from_outside(nodes) if n.op != "get_attr" or apart]
+    if not apart:
+        unknown = _names([*inputs, *nodes]) & tells.keys() - _telling(inputs).keys()
+        inputs += dict.fromkeys(tells[name] for name in sorted(unknown))
     outputs = [node for node in nodes if node in wanted and not _is_number(node)]
     if any(not isinstance(n.meta.get("val"), torch.Tensor) for n in (*inputs, *outputs)):
         raise LoweringError("what is no tensor goes past a branch or loop")
-    if apart:
-        return Segment(inputs, outputs, None, nodes)
-    return Segment(inputs, outputs, part_of(gm, nodes, inputs, outputs), [])
+    return Segment(inputs, outputs, None if apart else part_of(gm, nodes, inputs, outputs), nodes if apart else [])
 
 
 def part_of(
@@ -169,9 +186,7 @@ def of_data(gm: fx.GraphModule) -> bool:
 
 def _nonempty(part: Segment, sizes: Sizes, known: set[str]) -> list[Expr]:
     """What was taken to be 1 or more of sizes in a segment; its symbols become `known`."""
-    vals = [] if part.graph is None else [node.meta.get("val") for node in part.graph.graph.nodes]
-    shapes = [val.shape if isinstance(val, torch.Tensor) else [val] for val in vals]
-    names = {v.name for shape in shapes for n in expressions(shape) if isinstance(n, Expr) for v in n.vars()}
+    names = _names(() if part.graph is None else part.graph.graph.nodes)
     known |= names
     wanted = [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
     return [e for e in wanted if all(v.name in known or v not in sizes.data for v in e.vars())]
@@ -199,16 +214,10 @@ class _Watch:
     @staticmethod
     def _new(nodes: list[fx.Node], bound: set[str]) -> list[tuple[fx.Node, int, str, int]]:
         """The sizes that are symbols which none was before."""
-        rows = []
-        for node in nodes:
-            for d, n in enumerate(node.meta["val"].shape):
-                e = n.node.expr if isinstance(n, torch.SymInt) else None
-                if e is not None and len(e.terms) == 1 and isinstance(e.terms[0][0], Var) and e.terms[0][1] == 1:
-                    name = e.terms[0][0].name
-                    if name not in bound:
-                        bound.add(name)
-                        rows.append((node, d, name, e.const))
-        return rows
+        rows = [(node, *row) for node in nodes for row in told(node.meta["val"].shape)]
+        new = {row[2]: row for row in reversed(rows) if row[2] not in bound}
+        bound.update(new)
+        return [*new.values()]
 
     def begin(self, values: Mapping[fx.Node, Any]) -> dict[str, int]:
         """The symbols of the inputs."""

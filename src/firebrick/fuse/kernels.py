@@ -65,8 +65,7 @@ class KernelSet:
         names = {name: mine[k] for name, k in form_kernels.places.items()}
         for pad in form_kernels.plan.scratchpads:
             names[pad.name] = f"{group.name}_{pad.name}"
-            shape, strides = (pad.count,), (ONE,)
-            self.scratchpads.append(Buffer(names[pad.name], pad.dtype, shape, strides, "temp", group.device))
+            self.scratchpads.append(Buffer(names[pad.name], pad.dtype, (pad.count,), (ONE,), "temp", group.device))
         nodes = tuple([n.node.name for n in group.nodes])
         origins = dict.fromkeys(n.node.origin for n in group.nodes if n.node.origin)
         parts = tuple(dict.fromkeys([p for n in group.nodes for p in n.node.parts]))
@@ -83,6 +82,7 @@ class KernelSet:
         step = target.plan_call(call, buffers) if target is not None else None
         if step is None:
             return call
+        self.scratchpads += step.pads
         kernel = self.add(step, device)
         return Launch(kernel, step.args, step.sizes, (call.name,), call.origin, call.parts, step.grid, step.attributes)
 

@@ -9,8 +9,7 @@ The table is JSON-able data:
     steps      ["kernel", name, slots, sizes, device, grid] | ["alloc", slots] | ["free", slots]
                | ["call", op, args, types, positional, keywords, outs, into, plain]
                | ["check", slot, low, high, error, text before, text after];
-               a kernel may end with the positions of slots that it takes by value,
-               a call may end with a derived slot and the call that is made instead while that slot is not packed yet
+               a kernel may end with the positions of slots that it takes by value
     outputs    arguments as below
     arena      [bytes, device]
     recipe     call steps that compute derived slots from const slots

@@ -41,11 +41,5 @@ def masked_parts(lw: Lowering, parts: list[TensorValue], d: int) -> TensorValue:
 
 def within(i: Expr, low: Expr, high: Expr, size: Expr) -> Value:
     """Whether low <= i < high, where 0 <= i < size is known."""
-    conditions = []
-    if low is not ZERO:
-        conditions.append(op("ge", index_value(i), index_value(low)))
-    if high is not size:
-        conditions.append(op("lt", index_value(i), index_value(high)))
-    if not conditions:
-        return TRUE
-    return conditions[0] if len(conditions) == 1 else op("and", *conditions)
+    above = TRUE if low is ZERO else op("ge", index_value(i), index_value(low))
+    return above if high is size else op("and", above, op("lt", index_value(i), index_value(high)))

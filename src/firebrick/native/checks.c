@@ -273,10 +273,7 @@ static PyObject *use_tensor_words(PyObject *self, PyObject *args) {
 
 /* The words that stand for dtype, device and flags, to test that they tell tensors apart. */
 static PyObject *tensor_description(PyObject *self, PyObject *tensor) {
-    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) {
-        PyErr_SetString(PyExc_TypeError, "tensor_description needs a torch.Tensor");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) return PyErr_Format(PyExc_TypeError, "tensor_description needs a torch.Tensor");
     return PyBytes_FromStringAndSize((const char *)FB_IMPL(tensor) + 8 * description_place, 8 * description_words);
 }
 
@@ -299,15 +296,9 @@ static PyObject *extent_tuple(const int64_t *numbers, int64_t dim) {
 static PyObject *tensor_meta(PyObject *self, PyObject *tensor) {
     int32_t facts[4];
     int64_t dim, *sizes = NULL, *strides = NULL;
-    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) {
-        PyErr_SetString(PyExc_TypeError, "tensor_meta needs a torch.Tensor");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) return PyErr_Format(PyExc_TypeError, "tensor_meta needs a torch.Tensor");
     FbHandle handle = FB_HANDLE(tensor);
-    if (!tensor_facts(handle, facts, &dim) || fb_torch.get_sizes(handle, &sizes) != 0) {
-        PyErr_SetString(PyExc_ValueError, "the tensor has no plain sizes");
-        return NULL;
-    }
+    if (!tensor_facts(handle, facts, &dim) || fb_torch.get_sizes(handle, &sizes) != 0) return PyErr_Format(PyExc_ValueError, "the tensor has no plain sizes");
     if (facts[3] == 0 && fb_torch.get_strides(handle, &strides) != 0) strides = NULL;
     PyObject *size_tuple = extent_tuple(sizes, dim), *stride_tuple = extent_tuple(strides == NULL ? sizes : strides, strides == NULL ? 0 : dim);
     if (size_tuple == NULL || stride_tuple == NULL) {

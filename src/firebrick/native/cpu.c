@@ -101,6 +101,7 @@ static struct {
     void (*start)(void (*)(void *), void *, unsigned, unsigned);
     int (*number)(void);
     int (*count)(void);
+    int (*limit)(void); /* torch's, which OpenMP's own follows only in threads where torch has been */
 } openmp;
 
 typedef struct {
@@ -116,17 +117,14 @@ static void part(void *argument) {
 
 void fb_cpu_share(void (*one)(void *work, int i), void *work, int count) {
     Shared shared = {one, work, count};
-    if (openmp.start != NULL && count >= 8) openmp.start(part, &shared, 0, 0);
+    if (openmp.start != NULL && count >= 8) openmp.start(part, &shared, (unsigned)openmp.limit(), 0);
     else for (int i = 0; i < count; i++) one(work, i);
 }
 
-void fb_cpu_init(void) {
-    void *library = fb_torch_library(), *symbols[3];
-    symbols[0] = dlsym(library, "GOMP_parallel");
-    symbols[1] = dlsym(library, "omp_get_thread_num");
-    symbols[2] = dlsym(library, "omp_get_num_threads");
-    if (symbols[0] == NULL || symbols[1] == NULL || symbols[2] == NULL) return;
-    memcpy(&openmp.number, &symbols[1], sizeof(void *));
-    memcpy(&openmp.count, &symbols[2], sizeof(void *));
-    memcpy(&openmp.start, &symbols[0], sizeof(void *));
+void fb_cpu_init(void) { /* in the order of the struct's fields */
+    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv"};
+    void *library = fb_torch_library(), *symbols[4];
+    for (int i = 0; i < 4; i++)
+        if ((symbols[i] = dlsym(library, names[i])) == NULL) return;
+    memcpy(&openmp, symbols, sizeof symbols);
 }

@@ -89,7 +89,8 @@ void fb_cuda_arguments(const FbLaunch *launch, void **room) {
     static void *nothing;
     for (int i = 0; i < launch->buffer_count; i++) *room++ = launch->values && launch->values[i] ? launch->buffers[i] : &launch->buffers[i];
     for (int i = 0; i < launch->size_count; i++) *room++ = (void *)&launch->sizes[i];
-    for (int i = 0; i < CUDA_TAIL; i++) *room++ = &nothing;
+    *room++ = ((const CudaKernel *)launch->kernel)->maps ? &launch->buffers[launch->buffer_count - 1] : &nothing;
+    *room = &nothing;
 }
 
 /* Fills in the grid and the arguments of a launch: 1, 0 where there is nothing to launch, or -1. */
@@ -248,19 +249,19 @@ static int is_open(void) {
 }
 
 static PyObject *module_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"code", "name", "device", "threads", "shared", "dependent", NULL};
+    static char *names[] = {"code", "name", "device", "threads", "shared", "dependent", "maps", NULL};
     const char *code, *name;
     Py_ssize_t size;
     unsigned threads, shared;
-    int device, dependent;
+    int device, dependent, maps = 0;
     FbWork work = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIp:CudaModule", names, &code, &size, &name, &device, &threads, &shared, &dependent))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIp|p:CudaModule", names, &code, &size, &name, &device, &threads, &shared, &dependent, &maps))
         return NULL;
     if (!is_open()) return NULL;
     Module *self = (Module *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->device = device;
-    self->kernel = (CudaKernel){NULL, threads, shared, (uint8_t)dependent};
+    self->kernel = (CudaKernel){NULL, threads, shared, (uint8_t)dependent, (uint8_t)maps};
     int status = cuda_enter(device, &work) < 0 ? fail() : load(self, code, name);
     cuda_leave(&work);
     if (status < 0) Py_CLEAR(self);
@@ -295,40 +296,11 @@ static PyTypeObject module_type = {
 
 /* ---- the driver ----------------------------------------------------------------------- */
 
+#define CU_ROW(name, symbol, args) {#symbol, offsetof(CuDriver, name)},
 static const struct {
     const char *name;
     size_t place;
-} functions[] = {
-    {"cuInit", offsetof(CuDriver, init)},
-    {"cuDeviceGet", offsetof(CuDriver, get_device)},
-    {"cuDevicePrimaryCtxRetain", offsetof(CuDriver, retain_context)},
-    {"cuCtxGetCurrent", offsetof(CuDriver, get_context)},
-    {"cuCtxPushCurrent_v2", offsetof(CuDriver, push_context)},
-    {"cuCtxPopCurrent_v2", offsetof(CuDriver, pop_context)},
-    {"cuModuleLoadData", offsetof(CuDriver, load_module)},
-    {"cuModuleUnload", offsetof(CuDriver, unload_module)},
-    {"cuModuleGetFunction", offsetof(CuDriver, get_function)},
-    {"cuFuncSetAttribute", offsetof(CuDriver, set_attribute)},
-    {"cuLaunchKernelEx", offsetof(CuDriver, launch)},
-    {"cuMemcpyDtoDAsync_v2", offsetof(CuDriver, copy)},
-    {"cuGetErrorString", offsetof(CuDriver, error_text)},
-    {"cuStreamGetCaptureInfo_v3", offsetof(CuDriver, capture_info)},
-    {"cuGraphInstantiateWithFlags", offsetof(CuDriver, instantiate)},
-    {"cuGraphLaunch", offsetof(CuDriver, launch_graph)},
-    {"cuGraphExecKernelNodeSetParams_v2", offsetof(CuDriver, set_kernel)},
-    {"cuGraphExecMemcpyNodeSetParams", offsetof(CuDriver, set_copy)},
-    {"cuGraphExecDestroy", offsetof(CuDriver, destroy_graph)},
-    {"cuGraphMemcpyNodeGetParams", offsetof(CuDriver, get_copy)},
-    {"cuStreamCreate", offsetof(CuDriver, new_stream)},
-    {"cuEventCreate", offsetof(CuDriver, new_event)},
-    {"cuEventRecord", offsetof(CuDriver, record_event)},
-    {"cuEventQuery", offsetof(CuDriver, query_event)},
-    {"cuEventElapsedTime", offsetof(CuDriver, elapsed)},
-    {"cuEventDestroy_v2", offsetof(CuDriver, destroy_event)},
-    {"cuStreamBeginCapture_v2", offsetof(CuDriver, begin_capture)},
-    {"cuStreamEndCapture", offsetof(CuDriver, end_capture)},
-    {"cuGraphDestroy", offsetof(CuDriver, forget_graph)},
-};
+} functions[] = {CU_FUNCTIONS(CU_ROW)};
 
 static PyObject *cuda_open(PyObject *self, PyObject *path) {
     const char *text = PyUnicode_AsUTF8(path);

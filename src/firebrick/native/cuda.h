@@ -40,50 +40,54 @@ typedef struct {
 } CuCopyNode;
 
 /* Functions of libcuda, each returning 0 on success. */
+#define CU_FUNCTIONS(F) \
+    F(init, cuInit, (unsigned)) \
+    F(get_device, cuDeviceGet, (int *, int)) \
+    F(retain_context, cuDevicePrimaryCtxRetain, (void **, int)) \
+    F(get_context, cuCtxGetCurrent, (void **)) \
+    F(push_context, cuCtxPushCurrent_v2, (void *)) \
+    F(pop_context, cuCtxPopCurrent_v2, (void **)) \
+    F(load_module, cuModuleLoadData, (void **, const void *)) \
+    F(unload_module, cuModuleUnload, (void *)) \
+    F(get_function, cuModuleGetFunction, (void **, void *, const char *)) \
+    F(set_attribute, cuFuncSetAttribute, (void *, int, int)) \
+    F(launch, cuLaunchKernelEx, (const CuConfig *, void *, void **, void **)) \
+    F(copy, cuMemcpyDtoDAsync_v2, (uint64_t, uint64_t, size_t, void *)) \
+    F(error_text, cuGetErrorString, (int, const char **)) \
+    F(capture_info, cuStreamGetCaptureInfo_v3, (void *, int *, uint64_t *, void **, void *const **, const void **, size_t *)) \
+    F(instantiate, cuGraphInstantiateWithFlags, (void **, void *, unsigned long long)) \
+    F(launch_graph, cuGraphLaunch, (void *, void *)) \
+    F(set_kernel, cuGraphExecKernelNodeSetParams_v2, (void *, void *, const CuKernelNode *)) \
+    F(set_copy, cuGraphExecMemcpyNodeSetParams, (void *, void *, const CuCopyNode *, void *)) \
+    F(destroy_graph, cuGraphExecDestroy, (void *)) \
+    F(get_copy, cuGraphMemcpyNodeGetParams, (void *, CuCopyNode *)) \
+    F(new_stream, cuStreamCreate, (void **, unsigned)) \
+    F(new_event, cuEventCreate, (void **, unsigned)) \
+    F(record_event, cuEventRecord, (void *, void *)) \
+    F(query_event, cuEventQuery, (void *)) \
+    F(elapsed, cuEventElapsedTime, (float *, void *, void *)) \
+    F(destroy_event, cuEventDestroy_v2, (void *)) \
+    F(begin_capture, cuStreamBeginCapture_v2, (void *, int)) \
+    F(end_capture, cuStreamEndCapture, (void *, void **)) \
+    F(forget_graph, cuGraphDestroy, (void *))
+#define CU_MEMBER(name, symbol, args) int(*name) args;
 typedef struct {
-    int (*init)(unsigned);
-    int (*get_device)(int *, int);
-    int (*retain_context)(void **, int);
-    int (*get_context)(void **);
-    int (*push_context)(void *);
-    int (*pop_context)(void **);
-    int (*load_module)(void **, const void *);
-    int (*unload_module)(void *);
-    int (*get_function)(void **, void *, const char *);
-    int (*set_attribute)(void *, int, int);
-    int (*launch)(const CuConfig *, void *, void **, void **);
-    int (*copy)(uint64_t, uint64_t, size_t, void *);
-    int (*error_text)(int, const char **);
-    int (*capture_info)(void *, int *, uint64_t *, void **, void *const **, const void **, size_t *);
-    int (*instantiate)(void **, void *, unsigned long long);
-    int (*launch_graph)(void *, void *);
-    int (*set_kernel)(void *, void *, const CuKernelNode *);
-    int (*set_copy)(void *, void *, const CuCopyNode *, void *);
-    int (*destroy_graph)(void *);
-    int (*get_copy)(void *, CuCopyNode *);
-    int (*new_stream)(void **, unsigned);
-    int (*new_event)(void **, unsigned);
-    int (*record_event)(void *, void *);
-    int (*query_event)(void *);
-    int (*elapsed)(float *, void *, void *);
-    int (*destroy_event)(void *);
-    int (*begin_capture)(void *, int);
-    int (*end_capture)(void *, void **);
-    int (*forget_graph)(void *);
+    CU_FUNCTIONS(CU_MEMBER)
 } CuDriver;
 extern CuDriver fb_cuda_driver;
 
-/* What the address of a kernel points to. shared: bytes. dependent: starts while the kernel before it still runs. */
+/* What the address of a kernel points to. shared: bytes. dependent: starts while the kernel before it still runs.
+   maps: the last buffer is memory for the descriptors that it makes. */
 typedef struct {
     void *function;
     unsigned threads, shared;
-    uint8_t dependent;
+    uint8_t dependent, maps;
 } CudaKernel;
 
 /* The context that torch uses on a device; NULL with `error` set. */
 void *fb_cuda_context(int index);
-/* Arguments of a kernel as the driver takes them: addresses of buffers' addresses and of sizes, then of NULLs, which
-   Triton's kernels take last. `room` has as many places as there are arguments. */
+/* Arguments of a kernel as the driver takes them: addresses of buffers' addresses and of sizes, then of what Triton's
+   kernels take last, memory for themselves or NULL, and NULL. `room` has as many places as there are arguments. */
 enum { CUDA_TAIL = 2 };
 void fb_cuda_arguments(const FbLaunch *launch, void **room);
 /* Gives a kernel node of a graph other arguments. */

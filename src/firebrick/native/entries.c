@@ -334,10 +334,7 @@ static PyObject *add_entry(PyObject *self, PyObject *args) {
 }
 
 static PyObject *skip_code(PyObject *self, PyObject *code) {
-    if (!PyCode_Check(code)) {
-        PyErr_SetString(PyExc_TypeError, "skip_code needs a code object");
-        return NULL;
-    }
+    if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "skip_code needs a code object");
     Site *site = fb_site_make((PyCodeObject *)code);
     if (site == NULL) return NULL;
     site->skip = 1;

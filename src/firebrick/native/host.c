@@ -427,7 +427,10 @@ static int run_step(const Program *program, Space *space, Step *step) {
         }
         break;
     case STEP_FREE:
-        for (int k = 0; k < step->count; k++) fb_release(program, space, step->slots[k]);
+        for (int k = 0; k < step->count; k++) {
+            /* A recording reads inputs at each replay. */
+            if (space->into == NULL || program->slots[step->slots[k]].kind != SLOT_INPUT) fb_release(program, space, step->slots[k]);
+        }
         break;
     }
     return 0;
@@ -456,17 +459,11 @@ static PyObject *output_tensor(const Program *program, Space *space, int index) 
     FbHandle made, typed;
     /* A result on the memory of an argument is a tensor of its own: what the caller makes of it is not the argument's. */
     if (view->whole && slot->kind != SLOT_INPUT && slot->kind != SLOT_CONST) {
-        if (space->handles[view->slot] == NULL) {
-            PyErr_SetString(PyExc_RuntimeError, "an output was never allocated");
-            return NULL;
-        }
+        if (space->handles[view->slot] == NULL) return PyErr_Format(PyExc_RuntimeError, "an output was never allocated");
         if (space->objects[view->slot] == NULL) space->objects[view->slot] = fb_wrap(space->handles[view->slot]);
         return Py_XNewRef(space->objects[view->slot]);
     }
-    if (slot->kind == SLOT_ARENA) {
-        PyErr_SetString(PyExc_RuntimeError, "an output can't live in the arena");
-        return NULL;
-    }
+    if (slot->kind == SLOT_ARENA) return PyErr_Format(PyExc_RuntimeError, "an output can't live in the arena");
     if (view->retyped) {
         /* The view keeps the storage alive, so it is made from the slot's tensor and not from its address. */
         int64_t sizes[MAX_DIM], strides[MAX_DIM];
@@ -622,11 +619,24 @@ static void put_back(Executable *self, Space *space, PyObject *const *args) {
     PyErr_Restore(type, value, traceback);
 }
 
+/* Tensors in a list are the program's: it empties the list, and its steps free each where they read it for the last time. */
+static int take(const Program *program, Space *space, PyObject *list) {
+    if (program->mutated_count > 0) return 0; /* whose versions are to be changed in the end */
+    for (int i = 0; i < program->input_count; i++) {
+        const int slot = program->inputs[i];
+        if (device_of(program, slot)->machine->own_memory) return 0;
+        if (fb_host.new_handle(space->handles[slot], &space->handles[slot]) != 0) return fb_torch_error("a tensor can't be held"), -1;
+        space->owned[slot] = 1;
+    }
+    return PyList_SetSlice(list, 0, program->input_count, NULL);
+}
+
 static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Executable *self = (Executable *)object;
     Program *program = &self->program;
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-    PyObject *outputs = NULL;
+    PyObject *outputs = NULL, *list = count == 1 && PyList_CheckExact(args[0]) ? args[0] : NULL;
+    if (list != NULL) args = ((PyListObject *)list)->ob_item, count = PyList_GET_SIZE(list);
     if (count != program->input_count || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
         PyErr_Format(PyExc_TypeError, "this executable takes %d tensors, got %zd", program->input_count, count);
         return NULL;
@@ -634,7 +644,7 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
     Space *space = take_space(self);
     if (space == NULL) return NULL;
     if (fb_enter(program, space) == 0) {
-        if (bind_all(self, space, args) == 0 && keep_before(program, space) == 0) {
+        if (bind_all(self, space, args) == 0 && keep_before(program, space) == 0 && (list == NULL || take(program, space, list) == 0)) {
             if (run(self, space) < 0) put_back(self, space, args);
             else if (bump_versions(self, args) == 0) outputs = make_outputs(program, space);
         }
@@ -760,7 +770,7 @@ static PyMethodDef executable_methods[] = {
 
 static PyTypeObject executable_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "firebrick._native.Executable",
-    .tp_doc = "A compiled graph: called with the graph's tensor inputs, returns the tuple of its outputs.",
+    .tp_doc = "A compiled graph: called with the graph's tensor inputs, or a list that it may empty, returns the tuple of its outputs.",
     .tp_basicsize = sizeof(Executable),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = executable_new,

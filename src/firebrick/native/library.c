@@ -41,10 +41,7 @@ static PyObject *library_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     unique_path(descriptor, path, sizeof path);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     close(descriptor);
-    if (handle == NULL) {
-        PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
-        return NULL;
-    }
+    if (handle == NULL) return PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
     static int64_t running; /* threads that are in a kernel of any library: they share the processors */
     int64_t **counted = dlsym(handle, "fb_running");
     if (counted != NULL) *counted = &running;
@@ -66,10 +63,7 @@ static PyObject *library_symbol(Library *self, PyObject *name) {
     const char *text = PyUnicode_AsUTF8(name);
     void *symbol = text == NULL ? NULL : dlsym(self->handle, text);
     if (text == NULL) return NULL;
-    if (symbol == NULL) {
-        PyErr_Format(PyExc_KeyError, "no function %s", text);
-        return NULL;
-    }
+    if (symbol == NULL) return PyErr_Format(PyExc_KeyError, "no function %s", text);
     return PyLong_FromVoidPtr(symbol);
 }
 

@@ -105,20 +105,14 @@ int64_t fb_state_read(int kind) { return trusted[kind] ? read_native(kind) : rea
 static PyObject *state_read(PyObject *self, PyObject *args) {
     int kind, native = -1;
     if (!PyArg_ParseTuple(args, "i|p:state_read", &kind, &native)) return NULL;
-    if (kind < 0 || kind >= STATE_COUNT) {
-        PyErr_SetString(PyExc_ValueError, "no such kind of state");
-        return NULL;
-    }
+    if (kind < 0 || kind >= STATE_COUNT) return PyErr_Format(PyExc_ValueError, "no such kind of state");
     return PyLong_FromLongLong(native < 0 ? fb_state_read(kind) : native ? read_native(kind) : read_python(kind));
 }
 
 static PyObject *set_state_readers(PyObject *self, PyObject *args) {
     PyObject *functions, *variables;
     if (!PyArg_ParseTuple(args, "O!O!H:set_state_readers", &PyTuple_Type, &functions, &PyDict_Type, &variables, &functorch_key)) return NULL;
-    if (PyTuple_GET_SIZE(functions) != STATE_COUNT) {
-        PyErr_Format(PyExc_ValueError, "expected a tuple of %d functions", STATE_COUNT);
-        return NULL;
-    }
+    if (PyTuple_GET_SIZE(functions) != STATE_COUNT) return PyErr_Format(PyExc_ValueError, "expected a tuple of %d functions", STATE_COUNT);
     Py_XSETREF(forward_ad, Py_NewRef(variables));
     for (int i = 0; i < STATE_COUNT; i++) Py_XSETREF(readers[i], Py_NewRef(PyTuple_GET_ITEM(functions, i)));
     for (int i = 0; i < STATE_COUNT; i++) trusted[i] = read_native(i) >= 0 && read_native(i) == read_python(i);

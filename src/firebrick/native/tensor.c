@@ -331,10 +331,7 @@ int fb_autograd_words(PyObject *tensor, const void *words[2]) {
 /* ---- module --------------------------------------------------------------- */
 
 static PyObject *tensor_facts(PyObject *self, PyObject *tensor) {
-    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) {
-        PyErr_SetString(PyExc_TypeError, "tensor_facts needs a torch.Tensor");
-        return NULL;
-    }
+    if (!PyObject_TypeCheck(tensor, fb_tensor_type)) return PyErr_Format(PyExc_TypeError, "tensor_facts needs a torch.Tensor");
     void *data = NULL;
     if (fb_torch.get_data_ptr(FB_HANDLE(tensor), &data) != 0) data = NULL;
     return Py_BuildValue("{s:K,s:L,s:O,s:K}", "dispatch_keys", (unsigned long long)fb_dispatch_keys(tensor), "version",

@@ -128,6 +128,7 @@ def load(
     keep_memory: bool = False,
     driven: Mapping[str, Any] | None = None,
     graphs: bool | None = False,
+    frees: bool = False,
 ) -> Callable[..., tuple[Any, ...]]:
     """Return the executable of a built artifact; `constants` binds captured tensors by name.
 
@@ -138,6 +139,7 @@ def load(
     keep_memory: the C library is told to keep what calls free.
     driven: kernels that are loaded already (`targets.driven.Loaded`), by the device that they run on.
     graphs: whether calls on a GPU are recorded and replayed; None: where that is faster.
+    frees: inputs that are given in a list are freed behind their last use.
 
     Derived constants (folded, prepacked) are computed at the first call.
 
@@ -167,7 +169,7 @@ def load(
             libraries.append(library)
         named: Any = lambda step: ["kernel", f"{step[1]} {step[4]}", *step[2:]]  # noqa: E731  by the card's module
         steps = [named(s) if s[0] == "kernel" and s[4] in cards else s for s in artifact.table["steps"]]
-        table = {**artifact.table, "steps": steps}
+        table = {**artifact.table, "steps": _with_frees(artifact.table, steps) if frees else steps}
         if uncounted:
             slots = dict(enumerate([*range(len(table["inputs"])), *table["consts"]]))
             table["mutated"] = [slot for slot in table["mutated"] if slots[slot] not in uncounted]
@@ -198,6 +200,26 @@ def load(
         return WithBits(run, inputs, outputs, list(odd.values()))
 
 
+def _with_frees(table: Mapping[str, Any], steps: Sequence[list[Any]]) -> list[list[Any]]:
+    """The steps, with each input that is no result freed behind the last step that reads it."""
+    views, rows = table["views"], list[list[Any]]()
+    live = {*range(len(table["inputs"]))}.difference(_slots_of(table["outputs"], views))
+    for kind, *row in () if table["mutated"] else reversed(steps):  # where some are written, steps are counted
+        read = row[1] if kind == "kernel" else _slots_of(row[1], views) if kind == "call" else row[:1]
+        dead = live.intersection(read) if kind in ("kernel", "call", "check") else ()
+        rows += [["free", [*dead]], [kind, *row]] if dead else [[kind, *row]]
+        live.difference_update(dead)
+    return [["free", [*live]], *reversed(rows)] if rows else [*steps]
+
+
+def _slots_of(args: Sequence[Any], views: Sequence[Any]) -> Iterator[int]:
+    for arg in args:
+        if arg[0] == "t":
+            yield views[arg[1]][0]
+        elif arg[0] == "l":
+            yield from _slots_of(arg[1], views)
+
+
 _modules: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
 _open_driver = lru_cache(maxsize=1)(lambda: _native.cuda_is_open() or _native.cuda_open("libcuda.so.1"))
 
@@ -214,26 +236,19 @@ def _cards(artifact: Artifact) -> list[str]:
 
 
 def cuda_module(code: bytes, device: int) -> Any:
-    """A cubin on a device, loaded once for all that use it.
-
-    Raises:
-        OSError: there is no driver, or it refuses the code.
-    """
+    """A cubin on a device, loaded once for all that use it; raises OSError: no driver, or it refuses the code."""
     module = _modules.get((code, device))
     if module is None:
         _open_driver()
         head, cubin = open_cubin(code)
-        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], head["dependent"])
+        flags = head["dependent"], head.get("maps", False)
+        module = _native.CudaModule(cubin, head["name"], device, head["threads"], head["shared"], *flags)
         _modules[code, device] = module
     return module
 
 
 def resolve(kind: str, name: str) -> Any:
-    """What the table names, as Python's object: an op, dtype, device, layout, memory format or complex number.
-
-    Raises:
-        LoweringError: this torch has no such op or constant.
-    """
+    """What the table names: an op, dtype, device, layout, memory format or number; raises LoweringError: none such."""
     try:
         if kind == "op":
             return overload_of(name)
@@ -289,17 +304,10 @@ class _Refresh:
         kept = {*self.derived_slots}
         dead: list[list[int]] = []
         for _, args, _, _, _, outs, *_ in reversed(self.calls):
-            gone = {slot for slot in (*self._slots_of(args), *outs) if slot is not None and slot not in kept}
+            gone = {slot for slot in (*_slots_of(args, self.views), *outs) if slot is not None and slot not in kept}
             kept |= gone
             dead.append(sorted(gone))
         return dead[::-1]
-
-    def _slots_of(self, args: Sequence[Any]) -> Iterator[int]:
-        for arg in args:
-            if arg[0] == "t":
-                yield self.views[arg[1]][0]
-            elif arg[0] == "l":
-                yield from self._slots_of(arg[1])
 
     def _value(self, arg: list[Any], values: Mapping[int, torch.Tensor]) -> Any:
         tag = arg[0]

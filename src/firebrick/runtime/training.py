@@ -210,7 +210,7 @@ class Training:
         self.plan, self.forward, self.number = plan, forward, next(_numbers)
         self.traced = functools.cache(traced)
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
-        self._backwards: dict[tuple[int, ...], tuple[Callable[..., Sequence[torch.Tensor]], Sequence[int | None]]] = {}
+        self._backwards: dict[tuple[int, ...], tuple[Callable[..., Tensors], Sequence[int | None], bool]] = {}
         self._again = _native.Wrapped(again, None)
         self._higher: dict[Any, Training] = {}
         self.watched = {name: t for name, t in constants.items() if not t.is_inference()}
@@ -297,17 +297,20 @@ class Training:
             return results[place.at]
         return inputs[place.at] if place.kind == "input" else self.others[place.at]  # type: ignore[index]
 
-    def gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
-        """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for."""
+    def gradients(self, present: tuple[int, ...], tensors: list[torch.Tensor], given_up: bool) -> Sequence[Any]:
+        """Return the gradient of each of `wrt`; the backward for these tangents is compiled when first asked for.
+
+        given_up: the backward may empty the list, so that it frees each tensor behind its last use.
+        """
         if torch._C._len_torch_dispatch_stack():  # a mode sees each operator, and may compute another result
             return self.traced_gradients(present, *tensors)
         compiled = self._backwards.get(present)
         if compiled is None:
             with recorder.timed("backward"):
                 run, order = self._backward(present)
-            compiled = self._backwards[present] = _native.Wrapped(run, None), order
+            compiled = self._backwards[present] = _native.Wrapped(run, None), order, type(run) is _native.Executable
         with unwatched() if has_watchers() else nullcontext():
-            computed = compiled[0](*tensors)
+            computed = compiled[0](tensors) if given_up and compiled[2] else compiled[0](*tensors)
         return [None if i is None else computed[i] for i in compiled[1]]
 
     def traced_gradients(self, present: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
@@ -419,8 +422,12 @@ class _Node(torch.autograd.Function):
             kept = _unchanged(ctx, gradients)
             if not kept:
                 raise
+        once = (kept or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+        if once and not (ctx.part.link or torch.is_grad_enabled()):
+            ctx.before, kept = None, [*kept]
+            ctx.maybe_clear_saved_tensors()
         rows = _rows(ctx, kept, *gradients)
-        if (kept or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+        if once:
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
 
@@ -467,7 +474,7 @@ class NodeBackward:
         """The gradient of each argument of the node."""
         return (None, None, None, *_rows(self, kept, *gradients))
 
-    def gradients(self, positions: tuple[int, ...], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    def gradients(self, positions: tuple[int, ...], tensors: list[torch.Tensor], _: bool) -> Sequence[Any]:
         """As `Training.gradients`, on eager kernels."""
         return self.run.traced_gradients(positions, *tensors)
 
@@ -487,17 +494,17 @@ def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[t
     shown = {plan.tangents[i].of.at: i for i in part.tangents}
     pairs = zip(ctx.places, gradients, strict=False)
     used = {at for place, gradient in pairs if gradient is not None for at in plan.uses[shown[place]]}
-    kept = [saved.data for saved in raw]
+    kept = tuple([saved.data for saved in raw])
     rows = zip(part.saved, kept, ctx.versions, strict=True)
     return () if any(t._version != version for at, t, version in rows if at in used) else kept
 
 
 def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """The gradient of each tensor that the node was called with."""
+    """The gradient of each tensor that the node was called with; what is kept in a list is given up."""
     batch = Batch.of(gradients)
     if batch is not None:
-        return batch.map(lambda *one: _rows(ctx, kept, *one), gradients)
-    run, plan, part = ctx.run, ctx.run.plan, ctx.part
+        return batch.map(lambda *one: _rows(ctx, tuple(kept), *one), gradients)
+    run, plan, part, saved = ctx.run, ctx.run.plan, ctx.part, kept
     own = dict(zip([i for i in part.tangents if i in plan.own], kept[len(part.saved) :], strict=False))
     kept, inputs = kept[: len(part.saved)], kept[len(part.saved) + len(own) :]
     again = torch.is_grad_enabled()
@@ -517,9 +524,13 @@ def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | Non
         inputs = [*(inputs or ctx.before.inputs), *[own[i] for i in present if i in own]]
         computed = run.differentiable_gradients(part, ctx.before, inputs, tuple(present), tangents)
     else:
-        saved = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
+        tensors = [seen(t, plan.saved[i].layout, ctx.sizes) for t, i in zip(kept, part.saved, strict=True)]
+        tensors += tangents
+        del kept, own, inputs, tangents
+        if given_up := isinstance(saved, list):
+            saved.clear()
         compute = ctx.gradients if isinstance(ctx, NodeBackward) else run.gradients
-        computed = dict(zip(plan.wrt, compute(tuple(present), *saved, *tangents), strict=True))
+        computed = dict(zip(plan.wrt, compute(tuple(present), tensors, given_up), strict=True))
     for place, gradient in computed.items():
         if gradient is not None:
             rows[run.position(place)] = gradient

@@ -1,7 +1,8 @@
 """Cubins for an artifact's Triton units, made in worker processes that outlive a build for a minute.
 
 A cubin is kept as a line of JSON (the launch's threads, bytes of shared memory, whether it starts while the kernel
-before it still runs) and the machine code. Equal units are compiled once a process, and once a disk cache.
+before it still runs, whether its last buffer is for descriptors) and the machine code. Equal units are compiled once a
+process, and once a disk cache.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ class _Build:
         request = {
             "path": str(path), "name": name, "signature": dict(item.split(":") for item in signature.split(",")),
             "warps": int(warps), "arch": int(arch), "debug": "asserts" in rest,
+            "maps": "maps" in rest,
         }  # fmt: skip
         self.busy[worker] = key, unit, time.monotonic() + self.timeout
         try:
@@ -123,7 +125,7 @@ class _Build:
         if "error" in answer:
             raise CompileError(f"Triton refused {unit.kernels[0]}: {answer['error']}")
         head = {"threads": answer["threads"], "shared": answer["shared"], "name": unit.flags[2]}
-        head["dependent"] = "dependent" in unit.flags
+        head |= {flag: flag in unit.flags for flag in ("dependent", "maps")}
         _built[key] = json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
 
 

@@ -1,6 +1,6 @@
 """A process that compiles kernels of Triton text, one a line of its input; run by path, it imports only Triton.
 
-    {"path": file, "name": function, "signature": {...}, "warps": n, "arch": 90, "debug": bool}
+    {"path": file, "name": function, "signature": {...}, "warps": n, "arch": 90, "debug": bool, "maps": bool}
     -> {"cubin": base64, "shared": bytes, "threads": n} or {"error": text}
 
 It ends when nobody has asked for a minute, or when the process that started it is gone.
@@ -20,6 +20,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 _IDLE = 60
+_MAPS = 256, 128
+"""Bytes for a program's descriptors, and of whose multiples they begin."""
 
 
 def main() -> None:
@@ -57,7 +59,9 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     kernel = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)
     meta = kernel.metadata
-    if getattr(meta, "global_scratch_size", 0) or getattr(meta, "num_ctas", 1) != 1:
+    room = _MAPS if request["maps"] else (0, 1)
+    asked = getattr(meta, "global_scratch_size", 0), getattr(meta, "global_scratch_align", 1)
+    if any(a > b for a, b in zip(asked, room, strict=True)) or getattr(meta, "num_ctas", 1) != 1:
         return {"error": "the kernel asks for memory of its own"}
     text = base64.b64encode(kernel.asm["cubin"]).decode()
     return {"cubin": text, "shared": meta.shared, "threads": 32 * meta.num_warps}

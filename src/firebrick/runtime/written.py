@@ -60,11 +60,7 @@ def written_form(op: OpOverload) -> OpOverload | None:
 
 
 def overload_of(name: str) -> OpOverload:
-    """The operator "namespace::name.overload".
-
-    Raises:
-        AttributeError: this torch has no such operator.
-    """
+    """The operator "namespace::name.overload"; raises AttributeError: this torch has no such operator."""
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     if namespace == _NAMESPACE:

@@ -32,6 +32,16 @@ def test_products_agree(dtype, rows, depth):
         assert kinds(agree(fn, *inputs, tolerance=TOLERANCE[dtype])) == ["matmul"]
 
 
+def test_large_ones_are_done_by_a_program_for_each_multiprocessor():
+    x, w, bias = factors(1100, 3851, 72, torch.float16)
+    for fn, inputs in ((F.linear, (x, w, bias)), (torch.mm, (x, w.t()))):
+        made = agree(fn, *inputs, tolerance=2e-3)
+        (step,) = made.steps
+        assert step.grid[0].const == 132
+        assert step.args[-1].endswith("_maps")
+        assert planned(fn, *inputs)[2][0].count("tl.make_tensor_descriptor") == 2
+
+
 def test_factors_that_begin_inside_of_memory():
     x, w, bias = factors(48, 1043, 80, torch.float16)
 
@@ -59,7 +69,7 @@ def test_the_library_does_what_it_does_well(shape, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize("rows", [40, 4096])
+@pytest.mark.parametrize("rows", [40, 1024, 4096])
 def test_products_are_built(arch, rows, tmp_path):
     for dtype in TOLERANCE:
         x, w, bias = factors(rows, 5025, 768, dtype)

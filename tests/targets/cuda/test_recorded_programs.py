@@ -471,3 +471,15 @@ def test_stats_tell_what_became_of_recordings():
         "model: kept, 1.50 ms step by step, 0.50 ms as a graph",
         "model: not recordable: no",
     }
+
+
+@pytest.mark.parametrize("table", [CHAIN, BETWEEN], ids=["kernels", "calls"])
+def test_tensors_that_are_given_up_are_read_by_steps_and_replays(driver, log, recording, table):
+    steps = [*table["steps"][:2], ["free", [0]], *table["steps"][2:]]
+    run = executable({**table, "steps": steps}, recording, True, k=module("add"))
+    for n in range(8):
+        tensors = [torch.full((4,), float(n))]
+        y = run(tensors)[0]
+        assert tensors == []
+        torch.testing.assert_close(y, torch.full((4,), n + 2.0))
+    assert recording.said[0] == "recorded"

@@ -78,6 +78,18 @@ def test_a_linear_layer_and_its_activation_are_one_kernel(dtype):
     }
 
 
+def test_tiles_that_programs_take_in_turn(monkeypatch):
+    tiles = [search.Tile(64, 128, 64, 3, 4, programs=5)]
+    monkeypatch.setattr(search, "tiles_of", lambda mm, card: tiles)
+    x, w, bias = tensors(200, 136, 304)
+    for fn, inputs in (
+        (lambda x, w, b: F.gelu(F.linear(x, w, b)), (x, w, bias)),
+        (lambda x, w, b: F.relu(torch.addmm(b, x, w)) + 1, (x, w.t().contiguous(), bias)),
+        (lambda x, w, r: x.t() @ w + r, (x.t().contiguous(), w.t().contiguous(), torch.randn(200, 304).half())),
+    ):
+        assert every_form_agrees(fn, *inputs)["64x128x64 in turn"] == ["matmul"]
+
+
 def test_a_result_that_is_used_again_is_stored_too():
     x, w, bias = tensors(17, 64, 40)
     steps = every_form_agrees(lambda x, w, b: (y := F.linear(x, w, b), y.relu() * 3, y.t().contiguous()), x, w, bias)

@@ -665,6 +665,17 @@ def expressions(values: Iterable[Any]) -> tuple[Expr | int, ...]:
     return tuple(map(size_of, values))
 
 
+def told(shape: Iterable[Any]) -> list[tuple[int, str, int]]:
+    """Axes whose sizes tell a symbol: the axis, the symbol, and how much larger the size is."""
+    rows = list[tuple[int, str, int]]()
+    for d, e in enumerate(
+        getattr(size.node, "expr", None) if isinstance(size, torch.SymInt) else size for size in shape
+    ):
+        if isinstance(e, Expr) and len(e.terms) == 1 and isinstance(e.terms[0][0], Var) and e.terms[0][1] == 1:
+            rows.append((d, e.terms[0][0].name, e.const))
+    return rows
+
+
 def settled(values: Iterable[Any]) -> tuple[Any, ...]:
     """Sizes by what is known now: SymInts and numbers."""
     return tuple([v.node.sizes.size(v.node.expr) if isinstance(v, torch.SymInt) else v for v in values])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.schedule import Param
-    from firebrick.ir.loops.program import Store
+    from firebrick.ir.loops.program import Buffer, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Scratchpad:
 class PlannedLaunch:
     """A kernel in canonical names and what it is launched with.
 
-    kind: a word for the kernel's name. body: the target's own frozen data. args, sizes: buffers of the work and values
-    for the kernel's parameters and symbolic sizes, in order. grid, attributes, reuse: as in `kernels.schedule`.
+    kind: a word for the kernel's name. body: the target's own frozen data. args, sizes: buffers and values for its
+    parameters and symbolic sizes, in order. grid, attributes, reuse: as in `kernels.schedule`. pads: own temporaries.
     """
 
     kind: str
@@ -65,6 +65,7 @@ class PlannedLaunch:
     grid: tuple[Expr, ...] = ()
     attributes: tuple[tuple[str, int], ...] = ()
     reuse: tuple[tuple[int, int], ...] = ()
+    pads: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

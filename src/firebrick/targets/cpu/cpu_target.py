@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.artifact import Unit
 from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
@@ -28,8 +30,6 @@ from firebrick.targets.tree_kernels import plan_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
 
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
@@ -182,7 +182,7 @@ def detect(config: Config) -> CpuTarget:
     """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
     level = best_simd() if config.simd == "auto" else config.simd
     row = _SIMD[level]
-    threads = config.threads or len(os.sched_getaffinity(0))
+    threads = config.threads or min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"
     flags = (*row.flags, contract)
     return CpuTarget(level, row.vector_bytes, threads, flags, row.sleef, config.numerics == "eager", caches()[2])

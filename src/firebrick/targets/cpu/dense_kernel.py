@@ -17,7 +17,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
-from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL
+from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid
 from firebrick.targets.cpu.tiles import pixels
 from firebrick.targets.cpu.transpose import transpose_helper
 
@@ -39,7 +39,7 @@ panels are made anew."""
 _DRIVER = """\
 struct fb_dense_{v} {{
   fb_given x, weight, scale, bias, other;
-  int64_t out, by_rows, rows, panels, band, outer, inner, places, tiles, small, spare, lines, pitch[3];
+  int64_t out, row_parts, panel_parts, rows, panels, band, outer, inner, places, tiles, small, spare, lines, pitch[3];
   int64_t step[3], pad_top, pad_left, stride, height, line, x_line, reach, patch, most;
   const int64_t *runs, *tops;
   const fb_piece* pieces;
@@ -60,8 +60,10 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
   const int64_t panel = s.inner * s.places * {columns}, before = s.pad_top * s.x_line + s.pad_left;
   const float *made = packed, *soon = packed;
   int64_t stretch = 1, turn = 0;
-  const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.rows;
-  const int64_t panel_from = s.by_rows ? 0 : begin, panel_to = s.by_rows ? s.panels : end;
+  for (int64_t share = begin; share < end; share++) {{
+  const int64_t across = share / s.panel_parts, along = share % s.panel_parts;
+  const int64_t row_from = s.rows * across / s.row_parts, row_to = s.rows * (across + 1) / s.row_parts;
+  const int64_t panel_from = s.panels * along / s.panel_parts, panel_to = s.panels * (along + 1) / s.panel_parts;
   for (int64_t r0 = row_from; r0 < row_to; r0 += s.band)
     for (int64_t p = panel_from; p < panel_to; p++)
       for (const fb_piece* piece = s.pieces; piece < s.pieces + s.parts; piece++) {{
@@ -122,6 +124,7 @@ static void fb_dense_{v}_part(void* const* args, const int64_t* shape, int64_t b
           if (++y == s.lines) y = 0, image++;
         }}
       }}
+  }}
 }}
 """
 """What the kernels of all shapes do, by the table of one. Runs above and below the image are left out; a tile at its
@@ -312,14 +315,16 @@ class Dense:
         vectors = call.columns // lanes
         tiles, panels = -(-along.size // tallest(unit, vectors)), -(-call.outer // call.columns)
         v = unit.vector("f32", lanes)
-        by_rows, rows = self._by_rows(panels, unit.target.threads), call.batch * across.size
+        rows, threads = call.batch * across.size, 1 if call.is_serial() else unit.target.threads
+        products, reads = call.inner * math.prod(call.window) * call.columns, call.given[1] * call.inner * lanes
+        parts = grid(rows, panels, threads, (along.size * products, call.stride[0] * reads, lanes * products))
         runs, pieces = self._made() if call.weight is not None else self._pieces()
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
         padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
         shape: dict[str, Field] = {
-            "by_rows": int(by_rows), "rows": rows, "panels": panels, "band": self._band(), "outer": call.outer,
-            "inner": call.inner, "places": math.prod(call.window), "tiles": tiles, "small": along.size // tiles,
-            "spare": along.size % tiles, "lines": across.size,
+            "row_parts": parts[0], "panel_parts": parts[1], "rows": rows, "panels": panels, "band": self._band(),
+            "outer": call.outer, "inner": call.inner, "places": math.prod(call.window), "tiles": tiles,
+            "small": along.size // tiles, "spare": along.size % tiles, "lines": across.size,
             "pitch": (math.prod(call.size) * call.outer, across.out, along.out),
             "step": (call.x[1], across.step, along.step), **padding, "runs": f"{self.name}_runs",
             "tops": f"{self.name}_tops", "pieces": f"{self.name}_pieces", "parts": len(pieces),
@@ -329,7 +334,7 @@ class Dense:
         }  # fmt: skip
         whole = tuple((*piece, 0, 0)[:6] for piece in pieces)
         tables = {"runs": tuple(runs), "tops": tuple(tops), "pieces": whole}
-        return shape, tables, _DRIVER.format(v=v, columns=call.columns), rows if by_rows else panels
+        return shape, tables, _DRIVER.format(v=v, columns=call.columns), math.prod(parts)
 
     def _runs(self) -> list[tuple[int, int]]:
         """Offset and length of the stretches of the input of one result, in the order of the weights."""
@@ -406,26 +411,13 @@ class Dense:
         rows = max(1, _BAND // max(1, self.across.step))
         return rows if self.call.weight is None else max(rows, -(-_PIXELS // self.along.size))
 
-    def _by_rows(self, panels: int, threads: int) -> bool:
-        """Whether threads share out rows of the images, so that each reads all weights, rather than panels."""
-
-        def waste(count: int) -> float:
-            return -(-count // threads) * threads / count
-
-        call = self.call
-        rows = waste(call.batch * self.across.size)
-        many = math.prod(call.window) * call.outer > math.prod((call.batch, *call.given))
-        return rows < 0.9 * waste(panels) if many else rows <= 1.1 * waste(panels)
-
     def _tiles(self, unit: Unit, lanes: int, vectors: int, tiles: int, panels: int) -> Field:
         """The tile functions of panels before the last and of the last, each for fewer pixels and for one more."""
-        left = self.call.outer - (panels - 1) * self.call.columns
-        used = -(-left // lanes)
-        small = self.along.size // tiles
-        sizes = (small, small + bool(self.along.size % tiles))
+        left, small = self.call.outer - (panels - 1) * self.call.columns, self.along.size // tiles
+        used, sizes = -(-left // lanes), (small, small + bool(self.along.size % tiles))
         widths = ((vectors, lanes) if panels > 1 else None, (used, left - (used - 1) * lanes))
-        none = ("nullptr", "nullptr")
-        return tuple(tuple(pixels(unit, lanes, n, *w, self.call.columns) for n in sizes) if w else none for w in widths)
+        columns = self.call.columns
+        return tuple(tuple(pixels(unit, lanes, n, *w, columns) if w else "nullptr" for n in sizes) for w in widths)
 
 
 def tallest(unit: Unit, vectors: int) -> int:

@@ -69,22 +69,23 @@ the panel is to stay in the first."""
 
 _PIECES, _PIECE_COLUMNS = 4, 128
 """Most pieces of a thread's columns, and how many columns one has at least."""
-
 _DRIVER = """\
 template <typename W> struct fb_{form}_shape {{
   int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
-  int64_t piece, block, columns, tiles, by_rows, row, copied, slot, ahead, step, pitch;
+  int64_t piece, block, columns, tiles, row_parts, column_parts, row, copied, slot, ahead, step, pitch;
   void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t, int64_t);
   void (*whole[2])({types}), (*last[2])({types});
   void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
 }};
 template <typename W> static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape<W>& s, const W* x,
     const W* w, const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
-  const int64_t row_from = s.by_rows ? begin : 0, row_to = s.by_rows ? end : s.tiles;
-  const int64_t from = s.by_rows ? 0 : begin * s.columns;
-  const int64_t to = s.by_rows || end * s.columns > s.outer ? s.outer : end * s.columns;
-  const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles;
+  const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles, groups = (s.outer - 1) / s.columns + 1;
   float* const copied = (float*)__builtin_alloca_with_align(s.copied * 4 + 4, 512);
+  for (int64_t i = begin; i < end; i++) {{
+  const int64_t y = i / s.column_parts, z = i % s.column_parts;
+  const int64_t row_from = s.tiles * y / s.row_parts, row_to = s.tiles * (y + 1) / s.row_parts;
+  const int64_t from = groups * z / s.column_parts * s.columns, until = groups * (z + 1) / s.column_parts * s.columns;
+  const int64_t to = until < s.outer ? until : s.outer;
 {loops}
       const int64_t part = s.inner - k < s.piece ? s.inner - k : s.piece;
       const int64_t n1 = to - n0 < s.block ? to : n0 + s.block;
@@ -118,10 +119,12 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
       }}
     }}
   }}
+  }}
 }}
 """
 """Matmuls of a unit in one form, which differ by numbers and by the tiles that they take: of `rows / tiles` rows or one
-more, of `columns` or what is left, in sums of `piece` products. row: floats between rows of the left factor, which are
+more, of `columns` or what is left, in sums of `piece` products. Threads share out a grid of parts, those of the same
+rows side by side. row: floats between rows of the left factor, which are
 copied (`copied` floats) where they would lie on the same lines of the cache, by tiles or (slot: floats of one) all at
 once. ahead, step: what is fetched meanwhile."""
 
@@ -181,8 +184,9 @@ static fb_{form}_shape<{type}> {name}_{form}(int64_t rows) {{
   fb_{form}_shape<{type}> s = {{rows, {numbers}, 0, 0, {columns}}};
   s.tiles = (rows - 1) / {most} + 1;
   const int64_t height = rows / s.tiles, groups = {groups}, tallest = rows < {most} ? rows : {most};
-  s.by_rows = rows > s.outer;
-  if ((s.by_rows ? s.tiles : groups) < {twice}) s.by_rows = s.tiles > groups;
+  const bool many = rows > s.outer, by_rows = (many ? s.tiles : groups) < 2 * {threads} ? s.tiles > groups : many;
+  s.row_parts = by_rows ? (s.tiles < {threads} ? s.tiles : {threads}) : 1;
+  s.column_parts = by_rows ? 1 : groups < {parts} ? groups : {parts};
 {plan}
   for (int i = 0; i < 2; i++) s.whole[i] = whole[height + i], s.last[i] = last[height + i];
   s.finish = {finish};
@@ -193,9 +197,9 @@ static void {name}_{form}_part(void* const* args, const int64_t* sizes, int64_t 
 }}
 static void {name}_{form}_all(void* const* args, const int64_t* sizes) {{
   const fb_{form}_shape<{type}> s = {name}_{form}(sizes[0]);
-  const int64_t count = s.by_rows ? s.tiles : {groups};
+  const int64_t count = s.row_parts * s.column_parts;
   if (s.rows * {products} <= {serial}) {name}_{form}_part(args, sizes, 0, count);
-  else fb_parallel({name}_{form}_part, args, sizes, count, s.by_rows ? 1 : {pieces});
+  else fb_parallel({name}_{form}_part, args, sizes, count, {pieces});
 }}
 """
 """A form for any number of rows, which is the first of the sizes: what `Linear` computes of it is computed here."""
@@ -357,8 +361,8 @@ class Linear:
         self, unit: Unit, name: str, form: str, columns: int, most: int, plan: str, points: Points, texts: Texts
     ) -> str:
         lanes, threads = max(unit.target.vector_bytes // 4, 4), unit.target.threads
-        self._driver(unit, form, lanes, texts)
         offsets = (self.scale, self.bias, self.other and self.other[0])
+        self._driver(unit, form, lanes, texts)
         operands, results = self._given(("", ""))
         finishes = self.attr != "none" or offsets != (None, None, None)
         whole, last = (", ".join(["nullptr", *(pointers or ["nullptr"] * most), "nullptr"]) for pointers in points)
@@ -366,8 +370,9 @@ class Linear:
         names = {"form": form, "type": self.type, "types": POINTS[form].replace("W*", f"{self.type}*"), "name": name}
         tiles = {"whole": whole, "last": last, "columns": columns, "most": most, "plan": plan, "serial": SERIAL}
         done = finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr"
-        work = {"products": self.inner * self.outer, "groups": -(-self.outer // columns), "twice": 2 * threads}
-        work["pieces"] = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
+        pieces = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
+        work = {"products": self.inner * self.outer, "groups": -(-self.outer // columns), "threads": threads}
+        work |= {"pieces": pieces, "parts": pieces * threads}
         given, numbers = ", ".join([*operands, results]), ", ".join(map(str, (self.inner, self.outer, *strides)))
         return _OF_ROWS.format(**names, **tiles, **work, finish=done, given=given, numbers=numbers)
 
@@ -454,14 +459,16 @@ class Linear:
         self, unit: Unit, form: str, sizes: Sizes, tiles: int, copies: Sizes, fetched: Sizes, pack: str, points: Points
     ) -> Blocking:
         """What follows for the numbers of the driver from the sizes of tiles, and how threads share the work."""
-        columns, threads = sizes[2], unit.target.threads
-        by_rows, count = self._shared(tiles, -(-self.outer // columns), threads)
-        # Each piece of a thread's rows would make all panels.
-        pieces = 1 if by_rows else max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
-        strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
-        numbers = (self.rows, self.inner, self.outer, *strides, *sizes, tiles, int(by_rows), *copies, *fetched)
+        columns, lanes = sizes[2], max(unit.target.vector_bytes // 4, 4)
         products = self.batch[0] * self.rows * self.inner * self.outer
-        return Blocking(form, numbers, pack, points, count, 0 if products <= SERIAL else pieces)
+        threads = unit.target.threads if self.batch[0] == 1 and products > SERIAL else 1
+        groups, height = -(-self.outer // columns), self.rows / tiles
+        rows, parts = grid(tiles, groups, threads, (height * columns, lanes * height, lanes * columns))
+        pieces = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * parts)))
+        parts = min(groups, parts * pieces)
+        strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
+        numbers = (self.rows, self.inner, self.outer, *strides, *sizes, tiles, rows, parts, *copies, *fetched)
+        return Blocking(form, numbers, pack, points, rows * parts, 0 if products <= SERIAL else pieces)
 
     def _kernel(self, unit: Unit, name: str, plan: Blocking) -> str:
         """The numbers of this shape; the unit has the driver of its form once."""
@@ -486,17 +493,24 @@ class Linear:
         names = {"name": name, "form": form, "type": self.type}
         return _KERNEL.format(**names, numbers=numbers, points=points, call=call, start=start)
 
-    def _shared(self, tiles: int, groups: int, threads: int) -> tuple[bool, int]:
-        """Whether threads share out rows rather than columns, and how many parts there are."""
-        by_rows = self.rows > self.outer
-        if (tiles if by_rows else groups) < 2 * threads:
-            by_rows = tiles > groups
-        return by_rows, tiles if by_rows else groups
-
     def _heights(self, tiles: int) -> list[int]:
         """Rows of the tiles that occur."""
         small = self.rows // tiles
         return [small, small + 1] if self.rows % tiles else [small]
+
+
+def grid(rows: int, columns: int, threads: int, costs: tuple[float, float, float]) -> tuple[int, int]:
+    """The parts of rows and of columns, one a thread, of which the largest takes the least time.
+
+    costs: of a tile, and of bringing in what a row and a column of tiles read. A core multiplies a vector in about the
+    time in which a word comes from the cache that all share.
+    """
+
+    def cost(parts: tuple[int, int]) -> float:
+        high, wide = -(-rows // parts[0]), -(-columns // parts[1])
+        return high * wide * costs[0] + high * costs[1] + wide * costs[2]
+
+    return min(((n, min(columns, threads // n)) for n in range(1, min(rows, threads) + 1)), key=cost)
 
 
 def form_of(form: Any, rows: int, inner: int, along: bool) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Plan = tuple[Blocking, tuple[int, ...]]
 
-_NUMBERS = 19
+_NUMBERS = 20
 """Whole numbers that a shape of the drivers begins with; behind them an argument has what `_PROBE` reads."""
 
 _PROBE = """\

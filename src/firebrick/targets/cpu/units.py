@@ -79,8 +79,9 @@ static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* arg
 """
 """Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed. A
 thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them.
-Callers in several threads of Python, whom `fb_running` counts for all libraries, share OpenMP's limit, which each of
-them would otherwise fill by itself. No sum depends on the number of threads."""
+Callers in several threads of Python, whom `fb_running` counts for all libraries, share the limit, which each of them
+would otherwise fill by itself. It is torch's, since OpenMP's own knows of no `torch.set_num_threads` in threads that
+torch has not been in. No sum depends on the number of threads."""
 
 _BIND = """\
 __attribute__((constructor)) static void fb_bind() {{
@@ -88,7 +89,7 @@ __attribute__((constructor)) static void fb_bind() {{
   *(void**)&fb_start = dlsym(torch, "GOMP_parallel");
   *(void**)&fb_thread = dlsym(torch, "omp_get_thread_num");
   *(void**)&fb_threads = dlsym(torch, "omp_get_num_threads");
-  *(void**)&fb_limit = dlsym(torch, "omp_get_max_threads");
+  *(void**)&fb_limit = dlsym(torch, "_ZN2at15get_num_threadsEv");
 {}}}
 """
 

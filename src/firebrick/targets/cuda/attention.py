@@ -94,8 +94,7 @@ def plan_attention(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts)
     query, key, value, *mask, made = [Place(names.index(r.buffer), int(r.offset.const), _strides(r)) for r in every]
     scale = width**-0.5 if scale is None else float(scale)
     shape = heads, heads // shared, queries, keys, width
-    masked = mask[0] if mask else None
-    body = Attention(shape, query, key, value, masked, made, scale, causal, dtype, rows, block, ahead)
+    body = Attention(shape, query, key, value, next(iter(mask), None), made, scale, causal, dtype, rows, block, ahead)
     params = tuple([Param(f"a{k}", dtype, n == out.buffer) for k, n in enumerate(names)])
     grid = (as_expr(batch * heads * -(-queries // rows)),)
     return PlannedLaunch("attention", params, body, tuple(names), (), grid, (("warps", body.warps),))

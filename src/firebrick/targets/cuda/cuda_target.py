@@ -79,7 +79,7 @@ class CudaTarget(Target):
 
     def fusion(self) -> FusionFacts:
         """One iteration is enough: a group whose rows are few is split over programs when it is planned."""
-        return FusionFacts(independent=1)
+        return FusionFacts(independent=1, alignment=128)
 
     def key(self) -> str:
         """Text that belongs into cache keys."""
@@ -152,7 +152,8 @@ class CudaTarget(Target):
             signature = [f"{p.name}:{'*' * (not p.number)}{_element(p.dtype)}" for p in k.params]
             signature += [f"{s}:i64" for s in k.sizes]
             alone = isinstance(k.body, Product) or not self._is_dependent
-            rest = ("asserts",) if isinstance(k.body, Check) else () if alone else ("dependent",)
+            rest = ["asserts"] if isinstance(k.body, Check) else [] if alone else ["dependent"]
+            rest += ["maps"] * (isinstance(k.body, Product) and k.body.tile.programs > 0)
             flags = (str(self.card.capability), str(k.body.warps), name, ",".join(signature), *rest)
             text = unit_text([self.kernel(k, name, steady[k.name])])
             units.append(Unit(f"cuda_{k.name}", text, (k.name,), flags, "triton"))

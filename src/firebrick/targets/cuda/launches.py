@@ -93,14 +93,13 @@ def values_of(item: Fold | Online | Store) -> list[Value]:
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
     symbols: dict[Var, None] = {}
-    own: set[Var] = set()
+    own = {v for part in body.parts for v in _inner_vars(part)}
 
     def note(e: Expr) -> None:
         symbols.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
 
     for part in body.parts:
         for d in (*part.grid, *part.inner):
-            own.add(d.var)
             note(d.size)
     for item in items_of(body):
         for v in values_of(item):
@@ -110,7 +109,6 @@ def _symbols(body: Body) -> list[Var]:
             elif isinstance(v, Index):
                 note(v.expr)
             elif isinstance(v, Reduce):
-                own.update(a.var for a in v.axes)
                 for a in v.axes:
                     note(a.size)
         if isinstance(item, Store):

@@ -20,7 +20,7 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, S
 from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.ir.loops.values import Table, children_of, ordered
 from firebrick.targets.cuda.scopes import INDENT, Scope, Scopes, Term, joined
-from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase
+from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase, position_of
 from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, cast_text, type_name
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class PartWriter(Scopes):
         for k, phase in enumerate(self.part.phases):
             self.again = {(v.buffer, v.index) for p in self.part.phases[k + 1 :] for v in _loads(p)}
             self._phase(phase)
+        while len(self.scopes) > 1:
+            self.close()
         return self.scopes[0].lines
 
     def _programs(self, pid: str) -> None:
@@ -315,34 +317,26 @@ class PartWriter(Scopes):
 
     def _phase(self, phase: Phase) -> None:
         along = self.part.inner[phase.dim] if phase.dim >= 0 else None
-        walks = along is not None and along.kind == LOOP
-        if walks:
-            assert along is not None
-            name = along.var.name
-            end = self.index(along.size).text
-            self.open(f"for {name}_start in range(0, {end}, {along.block}):")
-            start = f"{name}_start"
-            self._along(along, f"{start}.to(tl.int64)" if self.wide and not along.size.is_const else start)
+        walked = along if along is not None and along.kind == LOOP else None
+        if walked is not None:
+            start, end = f"{walked.var.name}_start", self.index(walked.size).text
+            self.open(f"for {start} in range(0, {end}, {walked.block}):")
+            self._along(walked, f"{start}.to(tl.int64)" if self.wide and not walked.size.is_const else start)
         ends: list[str] = []
         stores = []
         for item in phase.items:
             if isinstance(item, Store):
                 stores.append(self._store(item, along))
-            elif isinstance(item, Online):
-                assert along is not None
-                ends += self._online(item, along)
-            else:
-                assert along is not None
-                ends += self._fold(item, along)
+            elif along is not None:
+                ends += self._online(item, along) if isinstance(item, Online) else self._fold(item, along)
         read = {v.buffer for other in self.part.phases if other is not phase for v in _loads(other)}
         if any(isinstance(item, Store) and item.buffer in read for item in phase.items):
             self.line("tl.debug_barrier()  # other warps still read what is overwritten")
         for line in stores:
             self.line(line)
-        if walks:
-            assert along is not None
+        if walked is not None:
             self.close()
-            self.inside.pop(along.var.name, None)
+            self.inside.pop(walked.var.name, None)
         for line in ends:
             self.line(line)
 
@@ -488,11 +482,7 @@ class PartWriter(Scopes):
         begin = [f"{acc} = tl.full({shape}, {start}, {type_name(v.body.dtype)})"]
         if places:
             begin.append(f"{acc}_at = tl.full({shape}, {_FAR}, {self.integer})")
-            weight: Expr = ONE
-            position: Expr = ZERO
-            for a in reversed(v.axes):
-                position, weight = position + weight * a.var, weight * a.size
-            text = f"tl.full({shape}, {self.index(position).text}, {self.integer})"
+            text = f"tl.full({shape}, {self.index(position_of(v)).text}, {self.integer})"
             self.line(f"{acc}, {acc}_at = {FOLDS[v.name].helper}({acc}, {acc}_at, {body.text}, {text})")
         else:
             two = FOLDS[v.name].two

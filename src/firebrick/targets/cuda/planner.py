@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import INF, ONE, ZERO, product, total, var
+from firebrick.ir.index.expr import INF, ONE, ZERO, product, var
 from firebrick.ir.kernels.groups import Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
@@ -23,7 +23,7 @@ from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Stor
 from firebrick.ir.loops.values import Table, children_of, hint, loads_of, ordered, roots_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.terms import Terms
-from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of
+from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of, position_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -346,13 +346,8 @@ class _Rows:
         return [v for v in ordered(roots, lambda _: False) if isinstance(v, Reduce) and v not in self.serial]
 
     def _domains(self) -> list[Domain]:
-        domains: dict[Domain, None] = {}
-        for r in self.folds:
-            domains[frozenset(a.var for a in r.axes)] = None
-        for s in self.work.statements:
-            if s.inner:
-                domains[s.inner] = None
-        return list(domains)
+        folded = [frozenset(a.var for a in r.axes) for r in self.folds]
+        return [d for d in dict.fromkeys([*folded, *(s.inner for s in self.work.statements)]) if d]
 
     def near(self, d: Domain) -> list[_Access]:
         """Accesses that go along a domain."""
@@ -376,16 +371,10 @@ class _Rows:
 
     def _live(self, d: Domain) -> int:
         """Registers for each element of a row that stay from the first phase that folds it to the last."""
-        loads = {
-            v
-            for r in self.folds
-            if {a.var for a in r.axes} == d
-            for v in walk([r.body])
-            if isinstance(v, Load) and not d.isdisjoint(v.index.vars())
-        }
-        return sum(max(1, DTYPES[v.dtype].nbytes // 4) for v in loads) + any(
-            isinstance(v, Scan) for s in self.stores for v in walk(roots_of(s))
-        )
+        bodies = [r.body for r in self.folds if {a.var for a in r.axes} == d]
+        loads = {v for v in walk(bodies) if isinstance(v, Load) and not d.isdisjoint(v.index.vars())}
+        scans = any(isinstance(v, Scan) for s in self.stores for v in walk(roots_of(s)))
+        return sum(max(1, DTYPES[v.dtype].nbytes // 4) for v in loads) + scans
 
     # ------------------------------------------------------------ phases
 
@@ -411,7 +400,8 @@ class _Rows:
                 rows.setdefault(key, []).append(Online(*names, terms[d](best.body), finite))
             elif r not in skipped:
                 name: str = values[r].buffer  # type: ignore[union-attr]
-                rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), self._position(r, terms[d])))
+                position = terms[d].index(position_of(r)) if r.name.startswith("arg") else ZERO
+                rows.setdefault(key, []).append(Fold(name, r.name, terms[d](r.body), position))
         # What others read must still be there; of two late stores the one along more loops may read the other's.
         for s in sorted(self.work.statements, key=lambda s: (s.late, -len(s.inner))):
             level = max((levels.get(v, 0) for v in roots_of(s.store)), default=0)
@@ -444,17 +434,6 @@ class _Rows:
                         pairs[best] = (best, r)
         return pairs
 
-    @staticmethod
-    def _position(r: Reduce, terms: Terms) -> Expr:
-        if not r.name.startswith("arg"):
-            return ZERO
-        weight: Expr = ONE
-        parts = []
-        for a in reversed(r.axes):
-            parts.append(weight * a.var)
-            weight = weight * a.size
-        return terms.index(total(parts))
-
 
 def _best(shift: Value) -> Reduce | None:
     """The maximum that is subtracted: itself, or 0 where it is infinite."""
@@ -473,14 +452,11 @@ _WIDE = 1 << 31
 def _is_wide(parts: Sequence[tuple[Part, int]]) -> bool:
     """Whether an index, or a number of an iteration, may not fit 32 bits."""
     for part, _ in parts:
-        if any((d.size + d.block).hi >= _WIDE for d in (*part.grid, *part.inner)):
+        items = [i for p in part.phases for i in p.items]
+        values = walk([r for i in items for r in (roots_of(i) if isinstance(i, Store) else [i.value])])
+        indices = [i.index for i in items if isinstance(i, Store)]
+        indices += [v.index if isinstance(v, Load) else v.expr for v in values if isinstance(v, Load | Index)]
+        ends = [(d.size + d.block).hi for d in (*part.grid, *part.inner)]
+        if any(n >= _WIDE for n in ends) or any(e.hi >= _WIDE or e.lo < -_WIDE for e in indices):
             return True
-        for phase in part.phases:
-            for item in phase.items:
-                roots = roots_of(item) if isinstance(item, Store) else [item.value]
-                indices = [item.index] if isinstance(item, Store) else []
-                indices += [v.index for v in walk(roots) if isinstance(v, Load)]
-                indices += [v.expr for v in walk(roots) if isinstance(v, Index)]
-                if any(e.hi >= _WIDE or e.lo < -_WIDE for e in indices):
-                    return True
     return False

@@ -4,6 +4,8 @@ By default such a kernel is taken where the rows of a result begin at odd places
 element by element; `max-autotune` measures tiles of any matmul (`targets.cuda.search`). Sums are of float32. Programs
 go through the result in strips of tiles, so that those that run at once share factors. They don't start while the
 kernel before them still runs: they would be where that leaves room, two on some multiprocessors and none on others.
+Large ones load by descriptors of tensors (of 128 bytes, in memory that a launch brings along), a program for each
+multiprocessor, which loads its next tile while it stores one.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import INF, ONE, ZERO, floordiv, product, total, var
+from firebrick.ir.index.expr import INF, ONE, ZERO, as_expr, floordiv, product, total, var
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.constructors import cast, op
-from firebrick.ir.loops.program import Load, Ref, Store, contiguous_strides
-from firebrick.ir.loops.values import loads_of
+from firebrick.ir.loops.program import Buffer, Load, Ref, Store, contiguous_strides
+from firebrick.ir.loops.values import hint, loads_of
 from firebrick.targets.cuda.part_text import PartWriter
 from firebrick.targets.cuda.scopes import Term
 from firebrick.targets.cuda.terms import Terms
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Buffer, Extern, Value
+    from firebrick.ir.loops.program import Extern, Value
     from firebrick.targets.cuda.facts import CardFacts
 
 _WIDE, _STRIP = 16, 8
 """Bytes that a thread loads at once, where rows begin that the library stores quickly; tiles of rows in a strip."""
+_MAPS = 256
+"""Bytes of a program's descriptors."""
 _BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _CALLS = {"aten::mm.out": 2, "aten::addmm.out": 3, "aten::bmm.out": 2}
 """Operator -> how many matrices it has."""
@@ -46,7 +50,8 @@ TOTAL = local("f32", "total")
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows, columns and steps of a program's tile, steps that are loaded ahead, its warps, and parts of the depth."""
+    """Rows, columns and steps of a program's tile, steps that are loaded ahead, its warps, parts of the depth, and how
+    many programs take tiles in turn, if not each has one."""
 
     rows: int
     columns: int
@@ -54,10 +59,17 @@ class Tile:
     ahead: int
     warps: int
     parts: int = 1
+    programs: int = 0
+
+    def __str__(self) -> str:
+        more = " in turn" * (self.programs > 0) + f" in {self.parts}" * (self.parts > 1)
+        return f"{self.rows}x{self.columns}x{self.step}{more}"
 
 
 _FEW, _MANY = Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 8)
 """For up to 64 rows, and for more: the fastest of twelve for 128, 1,024 and 4,096 rows on an H100."""
+LARGE = Tile(128, 256, 64, 3, 8), Tile(128, 128, 64, 4, 8)
+"""Tiles that programs take in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,7 @@ class Matmul:
     buffers: tuple[str, ...]
     sizes: tuple[Expr, Expr, Expr]
     depth: int
+    device: str
 
     def dims(self, tile: Tile) -> tuple[Dim, Dim, Dim]:
         """Dimensions of a grid of tiles."""
@@ -131,7 +144,8 @@ def matmul_of(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -> M
     # One element along a dimension is read again and again.
     steps = [tuple([ZERO if n is ONE else s for n, s in zip(r.shape, r.strides, strict=True)]) for r in added]
     rest = [replace(r, strides=s) for r, s in zip(added, steps, strict=True)]
-    return Matmul(out.name, out.dtype, (x, y, *rest), (*names, out.name), tuple(sizes), int(depth.const))  # type: ignore[arg-type]
+    every = (*names, out.name)
+    return Matmul(out.name, out.dtype, (x, y, *rest), every, tuple(sizes), int(depth.const), out.device)  # type: ignore[arg-type]
 
 
 def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -> PlannedLaunch | None:
@@ -148,7 +162,19 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     if columns.const % whole == 0 or not quick or small or x.buffer == y.buffer:
         return None
     tile = _FEW if rows.hi <= _FEW.rows or card.shared_bytes < 128 << 10 else _MANY
+    if takes_turns(mm, LARGE[0], card):
+        tile = replace(LARGE[0], programs=card.multiprocessors)
     return launch_of(mm, tile, (mm.plain(tile),))
+
+
+def takes_turns(mm: Matmul, tile: Tile, card: CardFacts) -> bool:
+    """Whether programs may take the tiles of a matmul in turn, and each gets some: elements of factors lie together in
+    rows, or in columns, that begin at whole loads."""
+    tiles = product(-floordiv(-n, d.block) for n, d in zip(mm.sizes, mm.dims(tile), strict=True))
+    places = [(*sorted(int(s.const) for s in r.strides), int(r.offset.const)) for r in mm.refs[:2]]
+    whole = all(p[0] == 1 < p[1] and p[1] % 8 == p[2] % 8 == 0 for p in places if len(p) == 3)
+    short = mm.dtype != "f32" and len(places[0]) == 3 and card.capability >= 90
+    return short and whole and hint(tiles) >= card.multiprocessors
 
 
 def merges(rows: int, depth: int, columns: list[int], nbytes: int) -> bool:
@@ -164,6 +190,9 @@ def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = Fals
     dtypes = {r.buffer: mm.dtype for r in mm.refs[:2]}
     dtypes.update((v.buffer, v.dtype) for v in sorted(loads_of(*stores), key=lambda v: v.buffer) if v is not TOTAL)
     written = {s.buffer: s.value.dtype for s in stores}
+    room = as_expr(_MAPS * tile.programs)
+    pads = (Buffer(f"{mm.out}_maps", "u8", (room,), (ONE,), "temp", mm.device),) if tile.programs else ()
+    written.update((p.name, p.dtype) for p in pads)
     names = {b: f"a{i}" for i, b in enumerate({**dtypes, **written})}
     params = tuple([Param(names[b], t, b in written) for b, t in {**dtypes, **written}.items()])
     table: dict[Var, Expr] = {}
@@ -177,7 +206,9 @@ def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = Fals
     wide = wide or product(mm.sizes).hi * tile.parts >= 1 << 31
     body = Product(dims, mm.depth, x, y, mm.dtype, tile, tuple([terms.store(s) for s in stores]), wide, tile.warps)  # type: ignore[arg-type]
     grid = product(-floordiv(-n, d.block) for n, d in zip(mm.sizes, dims, strict=True)) * tile.parts
-    return PlannedLaunch("matmul", params, body, (*names,), (rows,)[rows.is_const :], (grid,), (("warps", tile.warps),))
+    grid = as_expr(tile.programs) if tile.programs else grid
+    rest = (rows,)[rows.is_const :], (grid,), (("warps", tile.warps),)
+    return PlannedLaunch("matmul", params, body, (*names,), *rest, pads=pads)  # type: ignore[arg-type]
 
 
 class _Writer(PartWriter):
@@ -186,15 +217,20 @@ class _Writer(PartWriter):
     def __init__(self, body: Product) -> None:
         super().__init__(Part(body.grid, (), (Phase(-1, body.stores),)), body.wide)
         self.body = body
-        self.results["total"] = Term("total", frozenset(("m", "n")))
+        self.results["total"] = Term("total", frozenset(("m", "n")), int(body.tile.programs > 0))
         self.vars[var("part", 0, body.tile.parts - 1)] = Term("part")
 
     def _programs(self, pid: str) -> None:
         body, tile, (b, m, n) = self.body, self.body.tile, self.body.grid
         across = -(-n.size.const // tile.columns)
-        rows, chunk = self.index(m.size).text, -(-body.depth // (tile.parts * tile.step)) * tile.step
-        self.line(f"pid = {pid}")
+        rows = self.index(m.size).text + ".to(tl.int32)" * (tile.programs > 0 and not m.size.is_const)
+        chunk = -(-body.depth // (tile.parts * tile.step)) * tile.step
         self.line(f"down = ({rows} + {tile.rows - 1}) // {tile.rows}")
+        if tile.programs:
+            loads = self._maps(rows)
+            self.open(f"for pid in tl.range({pid}, down * {across}, {tile.programs}, flatten=True):")
+        else:
+            self.line(f"pid = {pid}")
         if b.size is not ONE or tile.parts > 1:
             self.line(f"outer, pid = pid // (down * {across}), pid % (down * {across})")
             self.line(f"part = outer % {tile.parts}")
@@ -203,7 +239,27 @@ class _Writer(PartWriter):
         self.line(f"high = tl.minimum(down - strip, {_STRIP})")
         for d, at in ((m, "(strip + place % high)"), (n, "(place // high)")):
             self._along(d, at + ".to(tl.int64)" * self.wide)
-        self._factors("part * " + str(chunk) if tile.parts > 1 else "0", chunk)
+        self.line(f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
+        if tile.programs:
+            self.line(f"row, column = (strip + place % high) * {tile.rows}, (place // high) * {tile.columns}")
+            self.open(f"for i in tl.range(0, {body.depth}, {tile.step}, num_stages={tile.ahead}):")
+            self.line(f"total = tl.dot({loads[0]}, {loads[1]}, total)")
+            self.close()
+        else:
+            self._factors("part * " + str(chunk) if tile.parts > 1 else "0", chunk)
+
+    def _maps(self, rows: str) -> list[str]:
+        """Write descriptors of both factors, whose elements lie together along the last dimension; texts of loads."""
+        tile, depth, columns, loads = self.body.tile, str(self.body.depth), str(self.body.grid[2].size.const), []
+        for name, (data, at, (_, *steps)), sizes, block, place in (
+            ("left", self.body.x, [rows, depth], [tile.rows, tile.step], ["row", "i"]),
+            ("right", self.body.y, [depth, columns], [tile.step, tile.columns], ["i", "column"]),
+        ):
+            turn = 1 if steps[1] == 1 else -1
+            shape, at_once = ", ".join(sizes[::turn]), ", ".join(place[::turn])
+            self.line(f"{name} = tl.make_tensor_descriptor({data} + {at}, [{shape}], {steps[::turn]}, {block[::turn]})")
+            loads.append(f"{name}.load([{at_once}])" + ".T" * (turn < 0))
+        return loads
 
     def _factors(self, begin: str, chunk: int) -> None:
         """The sum; beyond the end the first row is read, and not stored."""
@@ -219,7 +275,6 @@ class _Writer(PartWriter):
         self.line(f"k = ({begin} + tl.arange(0, {tile.step})).to(tl.int64)")
         self.line(f"x = {x} + {x_start}{batch[0]} + row * {xm} + k[None, :] * {xk}")
         self.line(f"y = {y} + {y_start}{batch[1]} + k[:, None] * {yk} + column * {yn}")
-        self.line(f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
         self.open(f"for i in tl.range({begin}, {stop}, {tile.step}, num_stages={tile.ahead}):")
         for name, place, lanes in (("left", "x", "[None, :]"), ("right", "y", "[:, None]")):
             inside = "" if whole else f", (i + tl.arange(0, {tile.step})){lanes} < {depth}, 0"
@@ -232,6 +287,6 @@ class _Writer(PartWriter):
 def product_text(name: str, body: Product, waits: tuple[str, ...]) -> str:
     """The text of a kernel."""
     text = "\n".join("    " + s for s in (*waits[:1], *_Writer(body).lines("tl.program_id(0)")))
-    names = [f"a{k}" for k in range(1 + max(map(int, re.findall(r"\ba(\d+)\b", text))))]
+    names = [f"a{k}" for k in range(1 + max(map(int, re.findall(r"\ba(\d+)\b", text))) + (body.tile.programs > 0))]
     names += ["s0"] * (not body.grid[1].size.is_const)
     return f"@triton.jit\ndef {name}({', '.join(names)}):\n{text}"

@@ -21,7 +21,7 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
 from firebrick.targets.cuda.beside import touched
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed, values_of
-from firebrick.targets.cuda.product import TOTAL, Matmul, Tile, launch_of, matmul_of
+from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Search:
         about = (call.name, *(n for s in after for n in s.nodes)), call.origin, parts
 
         def launch(p: PlannedLaunch) -> Launch:
+            subject.pads.update((b.name, b) for b in p.pads)
             return Launch(self.table.add(p, self.device), p.args, p.sizes, *about, p.grid, p.attributes)
 
         forms = subject.forms = {"library": [call, *after]}
@@ -123,7 +124,7 @@ class Search:
         lines += [f"{replace(buffers[n], name='', kind=kinds[n])} {n in results}" for n in every]
         subject.text, device = "\n".join(lines), buffers[mm.out].device
         for tile in tiles_of(mm, self.card):
-            form = f"{tile.rows}x{tile.columns}x{tile.step}" + f" in {tile.parts}" * (tile.parts > 1)
+            form = str(tile)
             stores = None if body is None else _epilogue(mm, tile, body)
             if tile.parts > 1:
                 forms[form] = [launch(p) for p in _in_parts(subject, tile, body, device, self.card)]
@@ -197,7 +198,7 @@ def _in_parts(subject: Subject, tile: Tile, body: Body | None, device: str, card
 def tiles_of(mm: Matmul, card: CardFacts) -> list[Tile]:
     """The twelve of the least cost by a model, in cycles: for a step of a tile a multiprocessor multiplies (2,048 times
     in 16 bits, half of what it can), loads from the level 2 cache (48 bytes each) and waits (150); a program begins and
-    ends in 500, a second launch takes as long as 3,000 and moves the parts."""
+    ends in 500, a second launch takes as long as 3,000 and moves the parts. Large ones may take tiles in turn."""
     (batch, rows, columns), nbytes = (int(n.const) for n in mm.sizes), DTYPES[mm.dtype].nbytes
     exact, costs = nbytes > 2, dict[Tile, float]()
     for r, c, s, parts in itertools.product((16, 32, 64, 128), (32, 64, 128, 256), (32, 64, 128), (1, 2, 4, 8)):
@@ -213,4 +214,5 @@ def tiles_of(mm: Matmul, card: CardFacts) -> list[Tile]:
         more = (3000 + batch * rows * columns * parts / 250) * (parts > 1)
         cycles = -(-programs // card.multiprocessors) * (-(-mm.depth // (s * parts)) * step + 500) + more
         costs[Tile(r, c, s, ahead, 8 if r * c >= 1 << 14 else 4, parts)] = cycles
-    return sorted(costs, key=costs.__getitem__)[:12]
+    turns = [replace(t, programs=card.multiprocessors) for t in LARGE if takes_turns(mm, t, card)]
+    return sorted(costs, key=costs.__getitem__)[: 12 - len(turns)] + turns

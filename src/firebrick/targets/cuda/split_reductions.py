@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO, const, minimum, product, total, var
+from firebrick.ir.index.expr import ZERO, const, minimum, product, total, var
 from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
 from firebrick.ir.loops.constructors import index_value
-from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store
+from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store, contiguous_strides
 from firebrick.ir.loops.values import children_of, ordered, roots_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.planner import fold_shape, serial_folds
@@ -83,12 +83,9 @@ class _Split:
         self.levels: dict[Value, int] = {}
         self.pads: list[Scratchpad] = []
         self.parts: dict[Reduce, tuple[str, str]] = {}
-        weight: Expr = ONE
-        terms = []
-        for v in reversed(work.outer):
-            terms.append(weight * v)
-            weight = weight * work.sizes[v]
-        self.row, self.rows = total(terms), weight
+        steps = contiguous_strides([work.sizes[v] for v in work.outer])
+        self.row = total(v * step for v, step in zip(work.outer, steps, strict=True))
+        self.rows = product(work.sizes[v] for v in work.outer)
 
     def launches(self) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
         """Work of each launch, side by side, and the temporaries between them."""
@@ -113,8 +110,7 @@ class _Split:
         ends = [s.store for s in self.work.statements if not s.inner]
         last: list[Work] = []
         if rows:
-            terms = self._terms()
-            last.append(self._sliced([self._element(s, terms) for s in rows]))
+            last.append(self._sliced([self._element(s, self._terms()) for s in rows]))
         if ends:
             terms = self._terms(whole=True)
             sizes = {**self.work.sizes, self.part: const(self.count)}

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import ONE, ZERO, floordiv, product, total
+from firebrick.ir.loops.program import contiguous_strides
 
 if TYPE_CHECKING:
     from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Store, Value
+    from firebrick.ir.loops.program import Reduce, Store, Value
 
 
 GRID, WHOLE, LOOP = "grid", "whole", "loop"
@@ -113,6 +114,12 @@ class Body:
 def grid_size(body: Body) -> Expr:
     """The programs that a launch starts."""
     return total(p.programs for p in body.parts)
+
+
+def position_of(r: Reduce) -> Expr:
+    """The number of an element among those that are folded."""
+    strides = contiguous_strides([a.size for a in r.axes])
+    return total(a.var * step for a, step in zip(r.axes, strides, strict=True))
 
 
 def dims_of(axes: tuple[tuple[Var, Expr], ...], flat: Var) -> dict[Var, Expr]:
