@@ -519,7 +519,8 @@ class _Compile:
         return {
             "graph": graph, "inputs": graph_key.metas_text(self.metas()),
             "constants": graph_key.metas_text(constants),
-            "sharing": graph_key.sharing_text([*self.example_inputs, *constants]), "state": graph_key.state_text(),
+            "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
+            "state": graph_key.state_text(torch.cuda.is_initialized()),
             "options": repr(sorted(options.items(), key=str)), "passes": active, **self.ground(),
         }  # fmt: skip
 

@@ -40,14 +40,18 @@ def work(device: str, is_varying: bool) -> None:
         torch.set_default_device(device)
     for line in sys.stdin:
         first, count = json.loads(line)
-        rows = []
+        rows, programs = [], []
+        row = {"seed": first, "kind": "lost", "what": "a kernel failed in eager mode", "text": ""}
         try:
-            found = check([generate(seed) for seed in range(first, first + count)])
+            programs = [generate(seed) for seed in range(first, first + count)]
+            if not is_lost(device):
+                row |= {"kind": "crash", "what": "a kernel failed", "text": programs[0].describe()}
+            found = check(programs)
         except RuntimeError:
             if not is_lost(device):
                 raise
         if is_lost(device):
-            out.write(json.dumps({"lost": [first, count]}) + "\n")
+            out.write(json.dumps(row) + "\n")
             os._exit(0)
         for program, kind, what in found:
             text = "" if kind == "left" else shrink(program, kind).describe()
@@ -100,7 +104,7 @@ def run_all(options: argparse.Namespace) -> tuple[int, list[dict]]:
                 if isinstance(made, dict):  # a kernel failed, and the GPU with it: which program's, each alone tells
                     child.wait()
                     child = start()
-                    made = [{"seed": job[0], "kind": "lost", "what": f"a kernel failed in {job}", "text": ""}]
+                    made = [made]
                     if job[1] > 1:
                         with lock:
                             alone.extend((seed, 1) for seed in range(job[0], job[0] + job[1]))

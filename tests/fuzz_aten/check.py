@@ -148,7 +148,11 @@ class _Rounding(TorchDispatchMode):
     def __init__(self, eps: float, seed: int) -> None:
         super().__init__()
         self.eps = eps
-        self.generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
+        self.generator = torch.Generator("cpu").manual_seed(seed)
+
+    def signs(self, t: torch.Tensor) -> torch.Tensor:
+        """1 or -1 for each element. In here the CPU is the default device, whatever it is outside."""
+        return (torch.randint(0, 2, t.shape, generator=self.generator) * 2 - 1).to(t.device)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -160,17 +164,15 @@ class _Rounding(TorchDispatchMode):
             if not isinstance(t, torch.Tensor) or t.dtype != torch.float64 or whole(t):
                 return t
             if id(t) not in moved:
-                signs = torch.randint(0, 2, t.shape, generator=self.generator) * 2 - 1
-                moved[id(t)] = torch.where(t.isfinite(), t * (1 + self.eps * signs), t)
+                moved[id(t)] = torch.where(t.isfinite(), t * (1 + self.eps * self.signs(t)), t)
             return moved[id(t)]
 
         result = func(*pytree.tree_map(move, args), **pytree.tree_map(move, kwargs))
         if func not in _NORMS:
             return result
         # What a mean leaves of an equal number is rounding of the others, or of itself where there are none.
-        signs = torch.randint(0, 2, result[0].shape, generator=self.generator) * 2 - 1
         sizes = [t.abs().nan_to_num(0, 0, 0).amax() for t in (result[0], result[1] * result[2]) if t.numel()]
-        return result[0] + self.eps * signs * max(sizes), *result[1:]
+        return result[0] + self.eps * self.signs(result[0]) * max(sizes), *result[1:]
 
 
 def _near(program: Program, exact: Run, seed: int) -> Run:

@@ -349,6 +349,8 @@ def _is_defined(template: str, given: list[torch.Tensor], names: list[str]) -> b
         return given[0].numel() > 1 and (
             names[0].startswith("a") or given[0].untyped_storage().nbytes() == given[0].nbytes
         )
+    if template.startswith("F.embedding"):  # on a GPU an index out of range ends the process' use of it
+        return given[1].shape[:1].numel() > 0
     if "_scatter(" in template and any(_overlaps(t) for t in given):
         return False  # eager keeps the layout, in which elements of the result share memory
     if template == "{x}.copy_({y})" and given[1].dtype.is_floating_point and not given[0].dtype.is_floating_point:
@@ -534,8 +536,8 @@ JOINS = [
     "{x}[{places}]",
     "{x}[:, {places} % max({x}.shape[1], 1)]",
     "torch.gather({x}, 0, torch.zeros_like({x}, dtype=torch.int64))",
-    "torch.take_along_dim({x}, ({x} * 0).to(torch.int64), {d})",
-    "F.embedding(({y} * 0).to(torch.int64), {x})",
+    "torch.take_along_dim({x}, ({x}.nan_to_num(0, 0, 0) * 0).to(torch.int64), {d})",
+    "F.embedding(({y}.nan_to_num(0, 0, 0) * 0).to(torch.int64), {x})",
     "torch.scatter({x}, 0, torch.zeros_like({x}[:1], dtype=torch.int64), {x}[:1] + 1)",
     "torch.index_add({x}, {index}, {x})",
     "{x}.index_put(({places},), {x}[0], accumulate=True)",
@@ -557,7 +559,7 @@ JOINS = [
     "torch.arange({i} + 3)",
     "torch.meshgrid(torch.arange(3), torch.arange(2), indexing='ij')[0]",
     "F.one_hot({x}.to(torch.int64).abs() % 4, 4)",
-    "F.cross_entropy({x}, ({x}.detach()[:, 0] * 0).to(torch.int64))",
+    "F.cross_entropy({x}, ({x}.detach()[:, 0].nan_to_num(0, 0, 0) * 0).to(torch.int64))",
     "F.mse_loss({x}, {y})",
     "F.smooth_l1_loss({x}, {y}, reduction='none')",
     "F.kl_div({x}, {y}, reduction='sum')",

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import firebrick
+from firebrick.fakes import mode
 
 aten = torch.ops.aten
 
@@ -107,3 +108,10 @@ def test_whole_numbers_are_refused(op):
         op(whole, whole)
     with pytest.raises(NotImplementedError):
         firebrick.compile(lambda x: op(x, x))(whole)
+
+
+def test_a_kernel_is_asked_on_memory_that_begins_as_far_in():
+    """cuFFT copies numbers that begin at an odd place: the result's dimensions then lie as in a contiguous tensor."""
+    x = torch.zeros(600, dtype=torch.float16).as_strided((2, 8, 16), (17, 2, 34), 33)
+    asked = mode._zeros(x)
+    assert (asked.shape, asked.stride(), asked.storage_offset()) == (x.shape, x.stride(), 1)

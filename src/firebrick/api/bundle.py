@@ -82,7 +82,7 @@ def save(compiled: Any, path: str | Path) -> None:
         "machine": platform.machine(),
         "devices": devices,
         "levels": {n: [t.level(), t.model() if timed else ""] for n, t in targets.items()},
-        "state": graph_key.state_text(),
+        "state": graph_key.state_text("cuda" in targets),
         "signature": argument_tree.write_signature(calls.signature),
         "programs": [
             {
@@ -222,7 +222,7 @@ class Bundle(nn.Module):
     def __init__(self, manifest: dict[str, Any], artifacts: list[Any], weights: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self._signature = argument_tree.read_signature(manifest["signature"])
-        self._state = manifest["state"]
+        self._state, self._on_gpu = manifest["state"], "cuda" in manifest["levels"]
         self._programs = []
         views: dict[Any, torch.Tensor] = {}
         for row, artifact in zip(manifest["programs"], artifacts, strict=True):
@@ -266,7 +266,7 @@ class Bundle(nn.Module):
     def _check(self, tensors: list[torch.Tensor]) -> None:
         if len(tensors) > 1 and len({t.untyped_storage()._cdata for t in tensors}) < len(tensors):
             raise ConfigError("arguments share memory", fix="clone one of them")
-        state = graph_key.state_text()
+        state = graph_key.state_text(self._on_gpu)
         if state != self._state:
             raise ConfigError(
                 f"torch's state is not as it was when the program was saved:\n{self._state}\nbut\n{state}"

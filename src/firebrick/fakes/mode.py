@@ -353,9 +353,7 @@ def _choose(func: Any) -> Callable[..., Any]:
         return _slow
     if torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta"):
         return _kernel
-    if func in decomposition_table:
-        return _decompose
-    return _slow
+    return _decompose if func in decomposition_table else _slow
 
 
 def _is_special(func: Any) -> bool:
@@ -599,9 +597,10 @@ def _zeros(like: torch.Tensor) -> torch.Tensor:
     """A tensor with the same strides, also if they are zero, of the sizes of the call at hand; on the CPU where there
     is no such device."""
     device = like.fake_device if isinstance(like, FakeTensor) and _is_here(like.fake_device) else _CPU
-    shape, strides = (tuple(map(now, values)) for values in (like.shape, like.stride()))
-    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1
-    return torch.zeros(max(extent, 0), dtype=like.dtype, device=device).as_strided(shape, strides)
+    # Of numbers that begin at an odd place cuFFT takes a contiguous copy.
+    shape, strides, begin = *(tuple(map(now, n)) for n in (like.shape, like.stride())), now(like.storage_offset()) % 16
+    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1 + begin
+    return torch.zeros(max(extent, 0), dtype=like.dtype, device=device).as_strided(shape, strides, begin)
 
 
 def _laid_out_as_now(mode: FakeTensorMode, results: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -196,7 +196,11 @@ class Lowering:
 
     def share(self, value: TensorValue) -> None:
         """Store a value that several nests read, unless it costs little more than a load or needs no load at all."""
-        if value.ref is None and value.cost >= SHARED and ZERO not in value.shape:
+        if value.ref is None and value.base is not None and value.see is not None:
+            self.share(value.base)
+            if value.base.ref is not None and value.see(value.base.ref) is not None:
+                self.realize(value)
+        elif value.ref is None and value.cost >= SHARED and ZERO not in value.shape:
             _, at = self.axes(value.shape, value.strides)
             if not isinstance(value.at(at), (Index, Const)):
                 self.realize(value)

@@ -124,9 +124,7 @@ def _repeat(lw: Lowering, x: TensorValue, repeats: Sequence[int]) -> TensorValue
 @_rule(aten.constant_pad_nd.default)
 def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) -> TensorValue:
     shape = shape_of(lw.node.meta["val"])
-    before = [0] * x.rank
-    for k in range(len(pads) // 2):
-        before[x.rank - 1 - k] = pads[2 * k]
+    before = [0] * (x.rank - len(pads) // 2) + [*pads[-2::-2]]
 
     def formula(index: tuple[Expr, ...]) -> Value:
         cond: Value = TRUE
@@ -136,9 +134,7 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int], value: float = 0) ->
             at.append(i - low)
         return masked(cond, x.at(tuple(at)), value)
 
-    if any(n is ZERO for n in x.shape):
-        return _filled(lw, value)
-    return lw.formula(formula, x.cost + 3)
+    return _filled(lw, value) if any(n is ZERO for n in x.shape) else lw.formula(formula, x.cost + 3)
 
 
 @_rule(aten.slice_scatter.default)

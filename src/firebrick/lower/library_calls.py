@@ -17,6 +17,7 @@ from firebrick.ir.operators.panel_op import panel_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
 from firebrick.lower.context import Lowering, broadcast, dense_strides, may_overlap, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue, contiguous_strides
+from firebrick.runtime.cuda_attention import SEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,7 +118,18 @@ def _stored(lw: Lowering, x: TensorValue, strides: tuple[Expr, ...], *, held: bo
     return TensorValue(x.shape, x.dtype, strides, ref=ref)
 
 
+def _masked(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
+    """Attention, with a mask as eager's lies: rows begin at multiples, and what repeats is there once."""
+    x = args[[a.name for a in lw.node.target._schema.arguments].index("attn_bias")]  # type: ignore[union-attr]
+    if x is not None and (x.ref is None or x.ref.strides != x.strides):
+        once = tuple([ONE if s is ZERO else n for n, s in zip(x.shape, x.strides, strict=True)])
+        rows = _stored(lw, TensorValue(once, x.dtype, x.strides, formula=x.at), x.strides)
+        x.stored(Ref(lw.realize(rows).buffer, x.shape, x.strides, ZERO))
+    return call(lw, *args, **kwargs)
+
+
 RULES: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((*SEEDED, *SEEDED.values()), _masked),
     **dict.fromkeys(_OUT_VARIANTS, _into),
     **dict.fromkeys((linear_op, convolution_op, recurrent_op, panel_op), _handwritten),
 }

@@ -46,9 +46,7 @@ def _pad(lw: Lowering, x: TensorValue, pads: Sequence[int]) -> TensorValue:
     val = lw.node.meta["val"]
     shape, strides = shape_of(val), dense_strides(shape_of(val), strides_of(val))
     sizes = [as_int(n) for n in x.shape]
-    before = [0] * x.rank
-    for k in range(len(pads) // 2):
-        before[x.rank - 1 - k] = pads[2 * k]
+    before = [0] * (x.rank - len(pads) // 2) + [*pads[-2::-2]]
     padded = x.rank - len(pads) // 2
     result = TensorValue(shape, x.dtype, strides, ref=Ref(lw.buffer(x.dtype, shape, strides), shape, strides, ZERO))
     if ZERO in shape:

@@ -71,9 +71,7 @@ class _Side:
         if self.padding == _REFLECTION:
             x = self._reflected(x)
         low, high = constant(0, x.dtype), constant(self.size - 1, x.dtype)
-        if self.last:
-            return op("fmin", op("max", low, x), high)
-        return op("min", high, op("fmax", x, low))
+        return op("fmin", op("max", low, x), high) if self.last else op("min", high, op("fmax", x, low))
 
     def _reflected(self, x: Value) -> Value:
         low, span = (0.0, self.size - 1.0) if self.align else (-0.5, float(self.size))

@@ -58,7 +58,15 @@ class _Side(NamedTuple):
 
 
 _sides: dict[tuple[int, int], _Side] = {}
+_drew: dict[int, torch.cuda.Stream] = {}  # device -> the stream that last drew in a graph
 _lock = threading.Lock()
+
+
+def _draw_on(stream: torch.cuda.Stream) -> None:
+    """Make a stream wait for others' use of seed and offset, which torch keeps in one place; a capture writes them."""
+    if (last := _drew.get(stream.device.index, stream)) != stream:
+        stream.wait_stream(last)
+    _drew[stream.device.index] = stream
 
 
 class _Graph:
@@ -99,6 +107,8 @@ class _Session:
         self.graph: Any = torch.cuda.CUDAGraph(True) if random else _Graph(side.stream)
         torch.cuda.set_stream(side.stream)
         try:
+            for at in (self.before, side.stream) if random else ():
+                _draw_on(at)
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         except BaseException:
             torch.cuda.set_stream(self.before)
@@ -106,7 +116,9 @@ class _Session:
 
     def replay(self) -> None:
         """Replay, with the state of the random numbers moved on."""
-        self.graph.replay()
+        with _lock:
+            _draw_on(self.before)
+            self.graph.replay()
 
 
 class Recorder:
@@ -156,11 +168,10 @@ class Recorder:
             torch.cuda.set_stream(session.before)
             _lock.release()
         session.side.sessions.add(session)
-        launched = 0
-        if self.random and complete:
-            session.graph.instantiate()
-            launched = session.graph.raw_cuda_graph_exec()
-        return session.graph.raw_cuda_graph(), launched
+        if not self.random or not complete:
+            return session.graph.raw_cuda_graph(), 0
+        session.graph.instantiate()
+        return session.graph.raw_cuda_graph(), session.graph.raw_cuda_graph_exec()
 
     def told(self, what: str, error: object, steps: float, graph: float) -> None:
         """What became of a recording; milliseconds of a call without and with it, 0 where none was measured."""

@@ -34,14 +34,11 @@ def main() -> None:
             line = sys.stdin.readline()
             if not line:
                 break
-            answers.write(json.dumps(_answer(json.loads(line))) + "\n")
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return _compiled(request)
-    except Exception as error:  # noqa: BLE001 - the process that asked tells it
-        return {"error": f"{type(error).__name__}: {error}"}
+            try:
+                answer = _compiled(json.loads(line))
+            except Exception as error:  # noqa: BLE001 - the process that asked tells it
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer) + "\n")
 
 
 def _compiled(request: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,15 +42,13 @@ def graph_text(gm: fx.GraphModule) -> str | None:
 
 
 def _target_text(target: Any) -> str:
-    if isinstance(target, str):
-        return target
+    if isinstance(target, str | torch._ops.OpOverload):
+        return str(target)
     if isinstance(target, Nested):
         texts = [f"{graph_text(body.graph)} -> {body.leaves} {body.spec}" for body in target.bodies]
         if target.key is None or any(text.startswith("None") for text in texts):
             raise _NoText
         return f"{target} {target.key} {{{' '.join(texts)}}}"
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target)
     if isinstance(target, EngineCall) and target.stable:
         return f"engine {target.__name__}"
     if isinstance(target, types.MethodType):
@@ -131,9 +130,16 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
     return constants
 
 
-def state_text() -> str:
-    """Return the state of this thread that a trace depends on."""
+@cache
+def _choose() -> None:
+    """Make torch's first choice of a GPU's kernel of attention in this process: it orders them for the card then."""
+    torch._fused_sdp_choice(q := torch.empty(1, 1, 8, 64, dtype=torch.float16, device="cuda"), q, q)
+
+
+def state_text(on_gpu: bool) -> str:
+    """Return the state of this thread that a trace depends on. The CPU has no order of kernels of attention."""
     modes = [f"{d} {torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else 'off'}" for d in ("cpu", "cuda")]
     kernels = [k for k in ("flash", "mem_efficient", "math", "cudnn") if getattr(torch._C, f"_get_{k}_sdp_enabled")()]
-    kinds = f"default dtype {torch.get_default_dtype()}\nattention {kernels} {torch._C._get_sdp_priority_order()}"
+    order = (_choose(), torch._C._get_sdp_priority_order())[1:] if on_gpu else ""
+    kinds = f"default dtype {torch.get_default_dtype()}\nattention {kernels} {order}"
     return f"autocast {', '.join(modes)}\n{kinds}\ndeterministic {torch.are_deterministic_algorithms_enabled()}"

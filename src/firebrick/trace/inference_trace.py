@@ -50,9 +50,7 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     tensors += [t for t in captured if isinstance(t, torch.Tensor)]
     if any(n.op == "call_module" for n in gm.graph.nodes):
         tensors += list(gm.parameters())
-    if not any(t.requires_grad for t in tensors):
-        return False
-    return _outputs_require_grad(gm)
+    return any(t.requires_grad for t in tensors) and _outputs_require_grad(gm)
 
 
 def _outputs_require_grad(gm: fx.GraphModule) -> bool:

@@ -218,17 +218,13 @@ def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
         return _decompose
     schema = func._schema
     if schema.is_mutable:
-        if torch.Tag.inplace_view in func.tags:
-            return _inplace_view
-        return _mutate
+        return _inplace_view if torch.Tag.inplace_view in func.tags else _mutate
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         # First, since `to` and `reshape` look where they can and copy where not: what they are made of is one or other.
         return _composite
     if any(r.alias_info is not None for r in schema.returns):
         return _view_rule
-    if func.namespace == "prims" and hasattr(func, "prim_impl"):
-        return _prim
-    return _record
+    return _prim if func.namespace == "prims" and hasattr(func, "prim_impl") else _record
 
 
 _GIVES_ITS_ARGUMENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")

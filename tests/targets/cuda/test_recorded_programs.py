@@ -346,6 +346,10 @@ class Graph:
     def capture_begin(self, pool, capture_error_mode):
         assert capture_error_mode == "thread_local"
         self.place = pool
+        in_turn.append("begin")
+
+    def replay(self):
+        in_turn.append("replay")
 
     def capture_end(self):
         if Graph.broken:
@@ -364,13 +368,14 @@ class Graph:
         pass
 
 
-released = []
+released, in_turn = [], []
 
 
 @pytest.fixture
 def torch_cuda(monkeypatch, driver, log):
-    streams, pools, ended = ["users"], iter(range(1, 99)), []
-    monkeypatch.setattr(cuda_graphs, "_sides", {})
+    pools, ended = iter(range(1, 99)), []
+    for name in ("_sides", "_drew"):
+        monkeypatch.setattr(cuda_graphs, name, {})
     monkeypatch.setattr(_native, "cuda_stream", lambda device: 99)
 
     class Stream:
@@ -378,7 +383,13 @@ def torch_cuda(monkeypatch, driver, log):
         cuda_stream = 99
 
         def __init__(self, address, device):
-            assert address == 99
+            assert address == 99 or device is None
+            self.name = "ours" if address == 99 else address
+
+        def wait_stream(self, other):
+            in_turn.append((self.name, other.name))
+
+    streams = [Stream("users", None)]
 
     for name, value in {
         "ExternalStream": Stream,
@@ -398,6 +409,7 @@ def torch_cuda(monkeypatch, driver, log):
     for name in ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool"):
         monkeypatch.setattr(torch._C, name, lambda *args, name=name: released.append((name, *args)), raising=False)
     released.clear()
+    in_turn.clear()
     return streams, ended
 
 
@@ -408,7 +420,7 @@ def test_captures_of_a_stream_share_memory_while_one_lives(torch_cuda):
     assert recorders[0].end(sessions[0], 1) == (7, 0)
     sessions.append(recorders[1].begin(0, 5))
     assert recorders[1].end(sessions[1], 1) == (7, 8)
-    assert streams[-1] == "users"
+    assert streams[-1] is streams[0]
     assert [s.pool for s in sessions] == [1, 1]
     del sessions
     session = recorders[0].begin(0, 5)
@@ -424,7 +436,7 @@ def test_a_capture_that_breaks_gives_everything_back(torch_cuda, monkeypatch):
         session = recorder.begin(0, 5)
         with pytest.raises(RuntimeError, match="invalidated"):
             recorder.end(session, 0)
-    assert streams[-1] == "users" and ended == [(0, 1), "fresh", (0, 2), "fresh"]
+    assert streams[-1] is streams[0] and ended == [(0, 1), "fresh", (0, 2), "fresh"]
 
 
 def test_programs_without_random_numbers_leave_the_generator_alone(torch_cuda, driver, log):
@@ -443,7 +455,26 @@ def test_programs_without_random_numbers_leave_the_generator_alone(torch_cuda, d
             driver.fake_fail(2)
             recorder.end(session, 0)
         driver.fake_fail(0)
-    assert streams[-1] == "users" and ended == [(0, 1), (0, 2), (0, 3)]
+    assert streams[-1] is streams[0] and ended == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_seeds_of_graphs_are_written_in_turn(torch_cuda):
+    """torch's capture writes an offset of 0 on its own stream: a replay that did not wait for it drew from there."""
+    streams, _ = torch_cuda
+    recorder = Recorder("a", True)
+    first = recorder.begin(0, 5)
+    recorder.end(first, 1)
+    assert in_turn == [("ours", "users"), "begin"]
+    first.replay()
+    first.replay()
+    assert in_turn[2:] == [("users", "ours"), "replay", "replay"]
+    streams.append(type(streams[0])("others", None))
+    second = recorder.begin(0, 6)
+    recorder.end(second, 1)
+    assert in_turn[5:] == [("others", "users"), ("ours", "others"), "begin"]
+    for session in (second, first):
+        session.replay()
+    assert in_turn[8:] == [("others", "ours"), "replay", ("users", "others"), "replay"]
 
 
 def test_streams_without_end_are_refused(torch_cuda):

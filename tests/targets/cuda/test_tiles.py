@@ -282,3 +282,28 @@ def test_a_mean_of_few_rows_is_no_loop_of_each_thread(n):
     made = agree(lambda x: x.mean(0), rand(n, 96), tolerance=1e-5)
     (kernel,) = made.kernels
     assert kernel.body.parts[0].inner
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_a_constant_of_minus_zero_keeps_its_sign(dtype):
+    """To Triton a number that equals 0 is 0.0."""
+
+    def signs(x):
+        zero = torch.zeros_like(x).mul(-1)
+        padded = torch.constant_pad_nd(x, [1, -1], -0.0)
+        return torch.atan2(zero, x), *[torch.copysign(x, y) for y in (zero, torch.where(x > 0, zero, x), padded)]
+
+    agree(signs, rand(8, 8).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_quotients_of_zero_have_the_sign_of_the_division(dtype):
+    x = torch.tensor([0.0, -0.0, 1, -1, 0.5, -0.5, 3, -3, math.inf], dtype=dtype)
+    agree(lambda x, y: torch.copysign(torch.ones_like(x), x // y), x.repeat_interleave(4), x[2:6].repeat(9))
+
+
+def test_whole_numbers_beside_a_constant_stay_narrow():
+    """A helper took the number for an int32, and what followed did not wrap around."""
+    x = torch.arange(250, dtype=torch.uint8).view(5, 50)
+    agree(lambda x: ((-x.relu()).sum(1, dtype=torch.float64), (x.clamp(3, 200) + 100).float()), x)
+    agree(lambda x: (x.clamp_min(90) + 90).double(), x.view(torch.int8))

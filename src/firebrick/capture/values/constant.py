@@ -207,7 +207,7 @@ CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (bytes, "join"): _join,
     (str, "format"): _format,
     **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
-    **{(PosixPath, name): partial(_ask_disk, name) for name in vars(Path) if not hasattr(PurePath, name)},
+    **{(PosixPath, name): partial(_ask_disk, name) for name in dir(Path) if not hasattr(PurePath, name)},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

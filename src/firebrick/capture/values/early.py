@@ -18,7 +18,7 @@ from torch import fx
 from firebrick.capture.guards.sources import Applied
 from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.capture.values.sequence import ListValue, TupleValue
+from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.fakes.data_sizes import as_size
 from firebrick.ir.graph.calls import is_mutating
@@ -208,7 +208,7 @@ class EarlyReads:
                 return found or value
             if type(value) in (TupleValue, ListValue):
                 return type(value)([number(item) for item in value.items])  # type: ignore[attr-defined,arg-type]
-            return value
+            return SliceValue(*map(number, value.children())) if type(value) is SliceValue else value
 
         given = [number(arg) for arg in args], {name: number(arg) for name, arg in kwargs.items()}
         return given if replaced else None

@@ -351,9 +351,7 @@ def show_node(node: fx.Node) -> str:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(map(_show, value))}]"
-    return str(value)
+    return f"[{', '.join(map(_show, value))}]" if isinstance(value, (tuple, list)) else str(value)
 
 
 def copy_node(graph: fx.Graph, node: fx.Node, arg: Callable[[fx.Node], fx.Node]) -> fx.Node:

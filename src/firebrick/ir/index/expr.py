@@ -741,9 +741,7 @@ def _extremum(cls: type[_Call], args: list[Expr], beats: Callable[[Expr, Expr], 
 def known_less(a: Expr, b: Expr | int) -> bool:
     """Whether `a < b` is certain from the ranges and the symbolic bounds of variables."""
     b = as_expr(b)
-    if a.hi < b.lo:
-        return True
-    return (b - 1 - _largest(a)).lo >= 0
+    return a.hi < b.lo or (b - 1 - _largest(a)).lo >= 0
 
 
 def _largest(a: Expr) -> Expr:

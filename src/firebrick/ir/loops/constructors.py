@@ -135,9 +135,7 @@ def op(name: str, *args: Value) -> Value:
     if name == "where" and args[0].dtype != "b8":
         raise InternalError(f"condition of where is {args[0].dtype}")
     simple = _simplify(name, args, dtype)
-    if simple is not None:
-        return simple
-    return Op(result_dtype(name, dtype), name, args)
+    return simple if simple is not None else Op(result_dtype(name, dtype), name, args)
 
 
 # ---------------------------------------------------------------- simplification

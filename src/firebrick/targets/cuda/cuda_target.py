@@ -134,8 +134,7 @@ class CudaTarget(Target):
         if isinstance(kernel.body, Product | Attention):
             write: Any = product_text if isinstance(kernel.body, Product) else attention_text
             return write(name or kernel.name, kernel.body, waits)  # type: ignore[no-any-return]
-        rest = {"dependent": self._is_dependent, "steady": steady}
-        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, **rest)  # type: ignore[arg-type]
+        return kernel_text(name or kernel.name, kernel.body, kernel.params, kernel.sizes, self._is_dependent, steady)  # type: ignore[arg-type]
 
     def source(self, schedule: Schedule, config: Config) -> list[str]:
         """A module of Triton text for each kernel, since each becomes machine code of its own."""

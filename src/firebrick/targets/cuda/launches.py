@@ -46,8 +46,7 @@ def beside(steps: list[PlannedLaunch]) -> PlannedLaunch:
 
 
 def _merged(bodies: list[Body]) -> Body:
-    parts = tuple([p for b in bodies for p in b.parts])
-    return Body(parts, max(b.warps for b in bodies), any(b.wide for b in bodies))
+    return Body(tuple([p for b in bodies for p in b.parts]), max(b.warps for b in bodies), any(b.wide for b in bodies))
 
 
 # ---------------------------------------------------------------- names
@@ -59,10 +58,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     written: set[str] = set()
     results: set[str] = set()
     for item in items_of(body):
-        if isinstance(item, Online):
-            results |= {item.best, item.total}
-        elif isinstance(item, Fold):
-            results.add(item.name)
+        results |= {getattr(item, field, "") for field in ("name", "best", "total")}
         for v in values_of(item):
             if isinstance(v, Load) and v.buffer not in results:
                 dtypes.setdefault(v.buffer, v.dtype)

@@ -35,8 +35,8 @@ _UNROLLED = 16
 """Steps up to which the loop of a serial fold is written out."""
 _INLINE = 64
 """Characters up to which a value that is used once stands where it is used."""
-_CHECKED = frozenset({"floordiv", "truncdiv", "mod", "fmod", "shl", "shr"})
-"""Functions of whole numbers that test an argument."""
+_CHECKED = frozenset({"floordiv", "truncdiv", "mod", "fmod", "shl", "shr", "min", "max"})
+"""Functions of whole numbers to whose text a number would be an int32, and so their result."""
 _CALL = re.compile(r"[\w.]+\((\{\w\}|[\w.]+)(, (\{\w\}|[\w.]+))*\)")
 """A text that is a call, whose arguments stand alone between its commas."""
 _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -164,6 +164,10 @@ class PartWriter(Scopes):
         key = self._key(v, mask)
         match v:
             case Const():
+                if str(v.value) == "-0.0":  # Triton takes a number that equals 0 for 0.0
+                    return self.remember(
+                        key, Term(f"tl.cast(tl.full([], 0.0, tl.float32) * -1.0, {type_name(v.dtype)})")
+                    )
                 return self.remember(key, Term(_number(v), plain=not _number(v).startswith("-"), number=True))
             case Index():
                 e = self.index(v.expr)
@@ -185,9 +189,8 @@ class PartWriter(Scopes):
                 cond = cond if re.fullmatch(r"\w+", cond.text) else self.named(("mask", key), cond)
                 body = self._typed(self.value(v.body, (*mask, cond)), v.dtype)
                 whole = joined((cond, body))
-                other = Term(_number(v.other), number=True)
-                other = self._typed(other, v.dtype) if v.dtype == "f64" else other  # a number would be a float32
-                text = f"tl.where({cond.text}, {body.text}, {other.text})"
+                other = self._typed(self.value(v.other), v.dtype) if v.dtype == "f64" else self.value(v.other)
+                text = f"tl.where({cond.text}, {body.text}, {other.text})"  # a number beside f64 would be a float32
                 return self._settle(key, v, Term(text, whole.dims, whole.depth))
             case Reduce():
                 return self._serial(key, v, mask)

@@ -155,7 +155,7 @@ HELPERS: Mapping[str, str] = {
     lower = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1.0, quotient)
     floor = tl.floor(lower)
     floor = tl.where(lower - floor > 0.5, floor + 1.0, floor)
-    return tl.where(lower != 0, floor, tl.where((a < 0) != (b < 0), -0.0, 0.0))""",
+    return tl.where(lower != 0, floor, 0.0 * (a / b))""",
     "floor_quotient": """def floor_quotient(a, b):
     rest = libdevice.fmod(a, b)
     return tl.where(b == 0, tl.div_rn(a, b), whole_below(a, b, tl.div_rn(a - rest, b), rest))""",
