@@ -181,8 +181,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     if form.name == "tiles":
         pack = recipe.call(f"{weight.name}_tiles", pack_panels_op, recipe.copy(weight), *form.options.values())
         target: Any = panel_op
-        wide = _wide_bias(bias, recipe, node)
-        args = (x, recipe.use(pack, node), weight.meta["val"].shape[1], wide, fused.attr, list(fused.scalars))
+        ends = (weight.meta["val"].shape[1], _wide_bias(bias, recipe, node), fused.attr, list(fused.scalars))
+        args = (x, recipe.use(pack, node), *ends)
     elif form.name not in _PACKS:
         target = linear_op
         read = without_gaps(weight, recipe, node)

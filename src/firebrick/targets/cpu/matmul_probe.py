@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _NUMBERS = 20
 """Whole numbers that a shape of the drivers begins with; behind them an argument has what `_PROBE` reads."""
 
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _PROBE = """\
 static void fb_probe_{form}_part(void* const* args, const int64_t* s, int64_t begin, int64_t end) {{
   typedef void (*tile)({types});
@@ -73,9 +74,7 @@ class MatmulProbe:
         self.lanes = max(target.vector_bytes // 4, 4)
         texts, self.tiles, self.packs = [], {}, {}
         for form in ("dots", "panels"):
-            shapes = [
-                self._linear(rows, 4096, 4096, turned, form) for rows in self._heights() for turned in (True, False)
-            ]
+            shapes = [self._linear(n, 4096, 4096, t, form) for n in range(1, MOST_ROWS + 2) for t in (True, False)]
             plans = [shape.blocking(self.unit) for shape in shapes]
             names = list(dict.fromkeys(name for plan in plans for name in plan.points[0]))
             packs = list(dict.fromkeys(plan.pack for plan in plans))
@@ -85,14 +84,9 @@ class MatmulProbe:
             parts["finish"] = finish(self.unit, self.lanes, "none", ())
             types = POINTS[form].replace("W*", f"{kind}*")
             texts.append(_PROBE.format(form=form, types=types, type=kind, numbers=_NUMBERS, **parts))
-        entries = ("fb_probe_dots", "fb_probe_panels")
+        entries = [f"fb_probe_{form}" for form in self.tiles]
         self.library = probe_library(target, config, unit_text(self.unit, texts), entries)
-        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-        self.calls = {form: call(self.library.symbol(f"fb_probe_{form}")) for form in self.tiles}
-
-    def _heights(self) -> Sequence[int]:
-        """Numbers of rows of which a kernel takes each tile and, with the last, each way to pack that there is."""
-        return range(1, MOST_ROWS + 2)
+        self.calls = {form: _CALL(self.library.symbol(name)) for form, name in zip(self.tiles, entries, strict=True)}
 
     def _linear(self, rows: int, inner: int, outer: int, turned: bool, form: str, batch: int = 1) -> Linear:
         strides = (0, 1, inner) if turned else (0, outer, 1)
@@ -134,7 +128,7 @@ class PanelProbe:
         shape = PanelProduct(rows, inner, outer, (0, inner), 0, outer, HALVES, "uint16_t", 0)
         self.columns = PANEL_COLUMNS[target.vector_bytes]
         self.library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self.library.symbol(name))
+        self.call = _CALL(self.library.symbol(name))
 
     def run(self, rows: int, inner: int, outer: int) -> Callable[[], Any]:
         """What computes x @ weight + bias, with a weight of its own."""

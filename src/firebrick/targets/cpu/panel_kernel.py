@@ -2,8 +2,7 @@
 
 One instruction multiplies several numbers that lie side by side and adds the products to a sum of 32 bits:
 
-- "quads", with VNNI: four, of bytes without a sign and with one; signed bytes are raised by 128, and sums start from
-  what that adds, which lies in front of a panel.
+- "quads", with VNNI: four; signed bytes are raised by 128, and sums start from what lies for it in front of a panel.
 - "pairs": both factors are widened to 16 bits, of which an instruction takes two.
 - "halves", with AVX512-BF16: two bfloat16. Sums are float32; bias and activation are added before they are rounded.
 - "bytes" and "words", with AMX: tiles of 16 rows of either, by 16 columns.
@@ -329,7 +328,8 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     amx, half, columns = kind in ("bytes", "words"), kind in ("halves", "words"), _VECTORS * lanes
     quads, nbytes = kind == "quads", 2 if half or kind == "pairs" else 1
     lane = "i16" if nbytes == 2 else "i8"
-    v, h = unit.vector("f32" if half else "i32", lanes), unit.vector(lane, depth * lanes)
+    types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes), ("i16", 16), ("f32", 16)
+    v, h, *_ = (unit.vector(*t) for t in types)
     e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
     names: dict[str, Any] = {
         "kind": kind,
@@ -341,8 +341,6 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     }
     names["bytes"] = depth * columns * (2 if half else 1)
     s, u = (unit.vector(other, depth * lanes) for other in ("i8", "u8"))
-    for rounded in (("i32", lanes), ("i16", 16), ("f32", 16)):
-        unit.vector(*rounded)
     plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
     text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
     fill, copies = 16 * depth, "some % 2 == 0 && s.x_stride % 512" if half else "false"
