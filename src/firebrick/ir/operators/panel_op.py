@@ -26,7 +26,7 @@ def _pack(weight: Tensor, columns: int, depth: int) -> Tensor:
 
 
 def _product(x: Tensor, w: Tensor, outer: int, bias: Any = None, attr: str = "none", scalars: Any = ()) -> Tensor:
-    """x [rows, inner] by packed w: of bytes exact sums, int32; of bfloat16 plus a float32 bias, activated, rounded once."""
+    """x [rows, inner] by packed w: of bytes exact sums; of bfloat16 plus float32 bias, activated, rounded once."""
     panels = w[:, w.shape[3] // 4 :]
     groups, steps, columns, depth = panels.shape
     weight = panels.permute(1, 3, 0, 2).reshape(depth * steps, groups * columns)[: x.shape[1], :outer]
