@@ -202,7 +202,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("a number of data as key", "data-dependent-value", HELD, "y = x * {0: 1.0, 2: 2.0}[x.argmax().item()]"),
     ("`**`, `//`, `%` of an integer of data and a float of data, where it may be too large for one", "data-dependent-value", "Python raises where a tensor does not", "y = x * x.argmax().item() ** 2.5"),
     ("text of a tensor", "unsupported-operation", "torch prints numbers that are not there yet", "y = str(x + 1)"),
-    ("`requires_grad_()` on what was given and read before, or leaves the graph", "unsupported-call", "the object has to be a leaf of autograd while the function runs", "y = (x + 1).requires_grad_()"),
+    ("`requires_grad_()` on what was given and read before, or on a part of its memory whose gradients leave the graph", "unsupported-call", "the object has to be a leaf of autograd while the function runs", "y = x.requires_grad_()"),
     ("`retain_grad()`, `backward()`", "unsupported-call", "they act on nodes of autograd that one compiled node stands for", "y = (x + 1).retain_grad()"),
     ("`detect_anomaly`", "unsupported-call", "it acts on nodes of autograd that one compiled node stands for", "with torch.autograd.detect_anomaly(check_nan=False):\n    y = x + 1"),
     ("`torch.autograd.functional`; `torch.autograd.grad` of what was made before the graph, with `is_grads_batched` or for tensors with hooks", "unsupported-call", "the history of gradients lies partly outside of the graph; `torch.func.grad` and its kin need none", "y = torch.autograd.functional.jacobian(torch.sin, x)"),

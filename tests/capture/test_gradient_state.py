@@ -311,7 +311,7 @@ _ROWS = [
     (gradient_is_accumulated, 3, 2),
     (gradient_of_a_result, 1, 1),
     (leaves, 1, 0),
-    (asked_for_inside, 3, 3),
+    (asked_for_inside, 1, 1),
     (asked_for_an_argument, 1, 0),
     (detached, 1, 0),
     (retained, 3, 2),
@@ -333,7 +333,7 @@ _ROWS = [
     (leaf_before_a_break, 2, 1),
     (leaf_in_a_checkpoint, 1, 1),
     (written_then_used, 1, 0),
-    (gradients_inside, 2, 1),
+    (gradients_inside, 1, 0),
 ]
 """Program, graphs, breaks; the arguments want gradients."""
 

@@ -29,7 +29,7 @@ from firebrick.capture.bytecode.instructions import decode
 from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.capture.emit.materialize import ValueEmitter
 from firebrick.capture.entry import is_entry
-from firebrick.capture.graph import arguments, examples
+from firebrick.capture.graph import LeavesEscape, arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
 from firebrick.capture.guards.recheck import Recheck
@@ -222,7 +222,7 @@ class Capture:
         break_step: int | None = None
         reason: Break | None = None
         absent: list[tuple[Any, Any]] = []
-        history, code, reading, through = self.history, frame.code, 0, -1
+        history, code, reading, through, leaves_before = self.history, frame.code, 0, -1, False
         takes = self.config.dynamic is not False and getattr(self.backend, "takes_symbols", False)
         symbols = takes and not history.is_static(code)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
@@ -234,7 +234,7 @@ class Capture:
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
             data = symbols and getattr(self.backend, "checks_data", True)
             one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
-            one.tracer.early.truths_alone = reading == 1
+            one.tracer.early.truths_alone, one.tracer.graph.leaves_before = reading == 1, leaves_before
             try:
                 one.run()
                 if one.tracer.symbols.sizes.guessed and not one._can_start_again():
@@ -251,6 +251,8 @@ class Capture:
                 return entry
             except SizesRefused as error:
                 symbols = history.try_again(code, error, one.tracer.symbols)
+            except LeavesEscape:
+                leaves_before = True
             except WrapperRefused as error:
                 refused = Break(error.kind, str(error))
                 if self.config.fullgraph:

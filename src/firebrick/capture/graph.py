@@ -37,7 +37,7 @@ from firebrick.capture.values.random_state import Draws, drawn
 from firebrick.capture.values.scalar import read_size
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TensorValue, is_new_leaf
 from firebrick.capture.values.wrapper import WrapperValue, note_written_wrappers
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
@@ -76,6 +76,10 @@ def has_tensor(value: Value) -> bool:
     return any(has_tensor(child) for child in value.children())
 
 
+class LeavesEscape(Exception):
+    """Leaves that a graph was to make itself are to be made before it."""
+
+
 class GraphBuilder:
     """Builds one FX graph; every call is run once, on fake tensors, as it is added."""
 
@@ -94,6 +98,7 @@ class GraphBuilder:
         """Classes that captured code made, and what belongs to them, by identity of what stands in for them."""
         self.written: list[torch.Tensor] = []  # fake tensors that calls wrote to
         self.read_only: set[Any] = set()  # memory that two arguments share
+        self.copied: set[Any] = set()  # memory of what leaves were made of, which is another one in the graph
         self.replaced: list[TensorValue] = []  # those whose data were set
         self.open_modes: list[ContextValue] = []  # entered and not left, the outermost first
         self.modes_at_start = 0
@@ -118,7 +123,7 @@ class GraphBuilder:
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
         self.histories: Any = None  # of what gradients are asked for
-        self.has_new_leaves = False  # `requires_grad_()` was called on what was made here
+        self.leaves_before = False  # leaves that gather gradients are made before the graph
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
     # -- leaves ---------------------------------------------------------------
@@ -324,10 +329,7 @@ class GraphBuilder:
         if data_sized:
             node.meta["data_sized"] = True
         self.op_count += 1
-        result = self._result(interp, node, out)
-        if self.has_new_leaves and args:
-            _pass_on_leaves(args[0].realize(), result, _name_of(target) == "detach" or node_args[1:] == ("data",))
-        return result
+        return self._result(interp, node, out)
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""
@@ -460,6 +462,8 @@ class GraphBuilder:
         """Place of a tensor among the graph's results."""
         index = self._output_index.get(value)
         if index is None:
+            if storage_of(value.fake) in self.copied:
+                raise Break("no-reconstruction", "a tensor leaves that a leaf on its memory was made of")
             self.lift(value.node)
             self.inference.check_result(value.fake)
             base = self.known(self.inference.base_of(value.fake))
@@ -492,8 +496,13 @@ class GraphBuilder:
 
         Raises:
             HookRefused: a result has a hook, which autograd would not call for a gradient of the result itself.
+            LeavesEscape: what it gives, or writes to, has a history that leads to a leaf of its own.
         """
         results = [value.node for value in self.outputs]
+        if getattr(self.histories, "own_leaves", ()):
+            with_history = [v for v in (*self.outputs, *self.changed()) if v.fake.requires_grad and not is_new_leaf(v)]
+            if self.histories.escape(with_history):
+                raise LeavesEscape
         hooked = {id(n.args[0].meta["val"]) for n in self.graph.nodes if isinstance(n.target, Hooked)}  # type: ignore[union-attr]
         if hooked and any(id(value.fake) in hooked for value in self.outputs):
             raise HookRefused("Tensor.register_hook() is called on a tensor that leaves the graph")
@@ -555,17 +564,6 @@ def arguments(graph: GraphBuilder) -> list[TensorValue]:
 def examples(graph: GraphBuilder) -> list[Any]:
     """A tensor like each argument of a graph."""
     return [value.example if isinstance(value, MadeTensor) else value.obj for value in arguments(graph)]
-
-
-def _pass_on_leaves(base: Value, view: Value, detached: bool) -> None:
-    """A view of a leaf that was made here wants gradients too."""
-    if not isinstance(base, TensorValue) or not base.is_new_leaf:
-        return
-    if detached:
-        raise Break("unsupported-call", "a tensor for which requires_grad_() was called here is detached")
-    for one in (view, *view.children()):
-        if isinstance(one, TensorValue) and one.fake._is_view() and storage_of(one.fake) == storage_of(base.fake):
-            one.is_new_leaf = True
 
 
 _LARGEST_REAL = 1 << 22

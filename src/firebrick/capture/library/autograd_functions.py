@@ -31,17 +31,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Applied:
-    """`cls.apply` as a node's target: its own name is that of a function of torch's, one for all classes."""
+class Named:
+    """A node's target under a name of its own: that of the function is one for all, as `apply` is."""
 
-    cls: Any
-
-    @property
-    def __name__(self) -> str:
-        return str(self.cls.__name__)
+    function: Any
+    __name__: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.cls.apply(*args, **kwargs)
+        """Call it."""
+        return self.function(*args, **kwargs)
 
 
 def _tensors(values: Sequence[Value]) -> Iterator[TensorValue]:
@@ -53,7 +51,7 @@ def _tensors(values: Sequence[Value]) -> Iterator[TensorValue]:
             yield from _tensors(real.children())
 
 
-def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Value:
+def apply_function(interp: Interpreter, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     """`cls.apply(...)`: inlined where no gradient is recorded, else one node."""
     if interp.tracer.graph.in_transform:
         raise Break(
@@ -61,7 +59,7 @@ def apply_function(interp: Interpreter, cls: type, args: Args, kwargs: Kwargs) -
         )
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not any(map(has_tensor, args)):
-        return interp.tracer.graph.call(interp, "call_function", _Applied(cls), args, kwargs)
+        return interp.tracer.graph.call(interp, "call_function", Named(cls.apply, cls.__name__), args, kwargs)
     forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward
     _, owner = interp.lookup(cls, "setup_context")

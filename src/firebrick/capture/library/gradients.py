@@ -20,13 +20,14 @@ from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.library.transforms import without_hooks
 from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.leaf import become_leaf, can_be_leaf
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 from firebrick.fakes.mode import fake_of, with_kernels_in_python
 from firebrick.fakes.segments import stands_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
@@ -43,9 +44,21 @@ class Histories:
         self.graph, self.grad = graph, graph.grad_at_start
         self.values: dict[fx.Node, Any] = {}
         self.foreign: dict[int, fx.Node] = {}
+        self.own_leaves: list[fx.Node] = []  # by `requires_grad_()`
 
     def gradients(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What `torch.autograd.grad` gives for tensors of these nodes; raises Break: it can't be known."""
+        return self._run(lambda: torch.autograd.grad(*fx.map_arg(arguments, self.values.__getitem__)))
+
+    def escape(self, results: Sequence[TensorValue]) -> bool:
+        """Whether histories that lead to leaves of the graph's own go on behind it, in one of some results."""
+        try:
+            reached = self._run(lambda: self.leaves([r for r in results if self.values[r.node].grad_fn is not None]))
+        except Break:
+            return True
+        return not reached.isdisjoint([id(self.values[leaf]) for leaf in self.own_leaves])
+
+    def _run(self, ask: Callable[[], Any]) -> Any:
         given = {v.node: v.obj for v in (*self.graph.inputs, *self.graph._attribute_nodes.values())}
         before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(self.grad)
@@ -55,7 +68,7 @@ class Histories:
                     self.values[node] = self._value(node, given.get(node))
                 self.grad = torch.is_grad_enabled()
                 torch._C._set_grad_enabled(before)
-                return torch.autograd.grad(*fx.map_arg(arguments, self.values.__getitem__))
+                return ask()
         except Break:
             raise
         except Exception as error:
@@ -146,3 +159,45 @@ def _grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         made.meta["stack"] = interp.user_stack()
     graph.op_count += 1
     return TupleValue([NONE if r is None else graph.renew(part, r) for part, r in zip(parts, results, strict=True)])
+
+
+def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
+    """A call of the graph, for gradients that are asked for in it; the leaf of others is made before it."""
+    flags = [*args, *kwargs.values()]
+    if len(flags) > 1 or kwargs.keys() - {"requires_grad"}:
+        raise Break("unsupported-call", "Tensor.requires_grad_() is called with arguments that it does not take")
+    flag = interp.flag(flags[0] if flags else None, True)
+    if flag is value.get_attr(interp, "requires_grad").as_constant():
+        return value
+    graph, fake = interp.tracer.graph, value.fake
+    new = value.obj is None and value.cls is torch.Tensor and value.owner is None and value.data_version is None
+    inside = new and graph.outer is None and not graph.inference.on and fake.layout is torch.strided
+    if inside and fake.is_leaf and can_be_leaf(value):
+        if flag and graph.leaves_before:
+            return become_leaf(interp, value)
+        graph.histories = graph.histories or Histories(graph)
+        value.node = graph.graph.create_node("call_method", "requires_grad_", (value.node, flag))
+        value.node.meta.update(val=fake.requires_grad_(flag), stack=interp.user_stack())
+        graph.histories.own_leaves.append(value.node)
+        interp.tracer.effects.outside += 1  # a call of a module that does so is not replayed
+        return value
+    if flag and _is_as_given(interp, value):
+        value._guard(interp)  # as it is before the graph, where the call is made
+        interp.tracer.prelude.add(torch.Tensor.requires_grad_, [value.source])
+        value.obj = value.obj.detach().requires_grad_()  # type: ignore[union-attr]
+        fake.requires_grad_()
+        return value
+    raise Break("unsupported-call", "Tensor.requires_grad_() is called")
+
+
+def _is_as_given(interp: Interpreter, value: TensorValue) -> bool:
+    """Whether a tensor was given to the frame, and nothing of the graph has read or written it."""
+    graph, obj = interp.tracer.graph, value.obj
+    if type(obj) is not torch.Tensor or value.source is None or graph.outer is not None or graph.inference.on:
+        return False
+    unread = value.node.op == "placeholder" and not value.node.users and value.data_version is None
+    clean = unread and not value.attributes and not obj.is_inference() and obj.is_floating_point()
+    return clean and graph.sharing(value.fake) == [value] and not graph.written
+
+
+TENSOR_METHODS["requires_grad_"] = _requires_grad

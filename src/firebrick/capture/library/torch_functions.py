@@ -21,6 +21,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Pick, is_picked
 from firebrick.capture.interpreter.function_modes import overrides_calls, under_mode
 from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.library.autograd_functions import Named
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     FOLDABLE,
@@ -114,13 +115,12 @@ GRAPH_TYPES.extend((torch._ops.OpOverload, torch._ops.OpOverloadPacket))
 
 def _asks(*functions: Any, state: str = "") -> None:
     """Functions that are called now; what they tell is guarded at all times, or as a kind of state."""
-    for function in functions:
 
-        @handles(function)
-        def rule(interp: Interpreter, args: Args, kwargs: Kwargs, function: Any = function) -> Value:
-            if state:
-                interp.tracer.guards.state(state)
-            return interp.fold(function, args, kwargs)
+    @handles_each(*functions)
+    def rule(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        if state:
+            interp.tracer.guards.state(state)
+        return interp.fold(function, args, kwargs)
 
 
 _asks(
@@ -147,12 +147,9 @@ _asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
 
 def _constant(value: Any, *functions: Any) -> None:
-    @handles(*functions)
-    def rule(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        return ConstantValue(value)
+    handles(*functions)(lambda interp, args, kwargs: ConstantValue(value))
 
 
-_constant(True, torch.compiler.is_dynamo_compiling)
 _constant(
     False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.fx._symbolic_trace.is_fx_tracing,
     torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch._C._is_tracing,
@@ -561,13 +558,12 @@ def _world(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Va
     return interp.tracer.known(world).realize().get_attr(interp, "_default_pg")
 
 
-def _truth(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(bool).call(interp, args, kwargs)
-
-
 NAMED.update(
     {
-        **{(_SHAPES, name): _truth for name in ("guard_or_false", "guard_or_true", "statically_known_true")},
+        **{
+            (_SHAPES, name): lambda at, _, *call: at.tracer.known(bool).call(at, *call)
+            for name in ("guard_or_false", "guard_or_true", "statically_known_true")
+        },
         (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
         (_FUNCTIONAL, "_resolve_group"): _group_name,
         (_FUNCTIONAL, "_resolve_group_name"): _group_name,
@@ -639,23 +635,11 @@ def _type(interp: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) 
 TENSOR_METHODS["type"] = _type
 
 
-class Scripted:
-    """A function that TorchScript compiled, as a node's target: its own name is one for all."""
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.__name__ = str(function.name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
-        return self.function(*args, **kwargs)
-
-
 def _scripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     function = getattr(args[0].realize(), "obj", None)
     if not isinstance(function, torch.jit.ScriptFunction):
         raise Break("unsupported-call", "a function of TorchScript that is not known is called")
-    return interp.tracer.graph.call(interp, "call_function", Scripted(function), args[1:], kwargs)
+    return interp.tracer.graph.call(interp, "call_function", Named(function, str(function.name)), args[1:], kwargs)
 
 
 handles(vars(torch.jit.ScriptFunction)["__call__"])(_scripted)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
-handles(marks.is_compiling)(lambda interp, args, kwargs: ConstantValue(True))
+handles(marks.is_compiling, torch.compiler.is_dynamo_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
 @handles(marks.graph_break)

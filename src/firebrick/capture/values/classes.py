@@ -14,9 +14,9 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
-from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
+from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
-from firebrick.capture.values.function import BoundMethodValue, CallableValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue, NewModuleValue
@@ -25,7 +25,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
@@ -269,11 +269,11 @@ class SuperValue(Value):
         if isinstance(owner, ClassValue):
             return self._of_class(interp, raw, base, owner, name)
         if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__setattr__":
-            return _Raw(
+            return RawMethod(
                 lambda interp, args, _: owner.generic_set_attr(interp, args[0].realize().as_constant(), args[1])
             )
         if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__getattr__":
-            return _Raw(partial(_table_entry, owner))
+            return RawMethod(partial(_table_entry, owner))
         if isinstance(owner, ObjectValue) and not isinstance(
             raw, (types.FunctionType, property, staticmethod, classmethod)
         ):
@@ -282,35 +282,20 @@ class SuperValue(Value):
             if isinstance(owner, ExceptionValue):
                 if name == "__init__" and owner.obj is not None:
                     raise Break("unsupported-call", f"super().__init__() of {owner.describe()}")
-                return _Raw(owner.initialize) if name == "__init__" else MethodValue(owner, name)
+                return RawMethod(owner.initialize) if name == "__init__" else MethodValue(owner, name)
             if name in ("__init__", "__init_subclass__"):
                 storage = owner.storage
-                return _Raw(lambda interp, args, kw: None if storage is None else fill(interp, storage, args, kw))
+                return RawMethod(lambda interp, args, kw: None if storage is None else fill(interp, storage, args, kw))
             if owner.storage is not None and base is not object:
                 return owner.storage_method(interp, name)
         return bind(interp, raw, base, owner, name)
 
     def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
         if raw is type.__call__:
-            return _Raw(partial(owner.construct, plain=True))
+            return RawMethod(partial(owner.construct, plain=True))
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
         return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
-
-
-class _Raw(Value):
-    """A built-in method reached through `super()`: what it does."""
-
-    __slots__ = ("run",)
-    cls = types.MethodWrapperType
-
-    def __init__(self, run: Callable[[Interpreter, Args, Kwargs], Value | None]) -> None:
-        super().__init__(None)
-        self.run = run
-
-    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        """Do it."""
-        return self.run(interp, args, kwargs) or NONE
 
 
 def _table_entry(module: ModuleValue, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

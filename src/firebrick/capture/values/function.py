@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, BuiltinItem, FunctionPart, Item
@@ -12,7 +12,6 @@ from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
-from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
-_NOTHING: Any = lambda: None  # noqa: E731  only its code is wanted
+_LOCALS: Any = lambda: locals()  # noqa: E731  only its code is wanted
 _SLOTS = vars(types.FunctionType)
 """What a function keeps beside its `__dict__`."""
 
@@ -310,6 +309,21 @@ class BoundMethodValue(Value):
         emitter.load_call(types.MethodType, self.function, self.owner)
 
 
+class RawMethod(Value):
+    """A built-in method of an object whose class overrides it: what it does."""
+
+    __slots__ = ("run",)
+    cls = types.MethodWrapperType
+
+    def __init__(self, run: Callable[[Interpreter, Args, Kwargs], Value | None]) -> None:
+        super().__init__(None)
+        self.run = run
+
+    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+        """Do it."""
+        return self.run(interp, args, kwargs) or NONE
+
+
 class PartialValue(Value):
     """A functools.partial."""
 
@@ -355,54 +369,32 @@ class PartialValue(Value):
 def bind_arguments(interp: Interpreter, function: FunctionValue, args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Parameters of a call by name, as CPython binds them; raises the user's TypeError."""
     code = function.code
-    names, count, keyword_only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
-    place = count + keyword_only
-    bound: dict[str, Value] = dict(zip(names[:count], args, strict=False))
-    extra = list(args[count:])
-    rest: dict[str, Value] = {}
-    fits = not extra or bool(code.co_flags & _VARARGS)
-    for name, value in kwargs.items():
-        if name in names[code.co_posonlyargcount : place]:
-            fits = fits and name not in bound
-            bound[name] = value
-        else:
-            fits = fits and bool(code.co_flags & _VARKEYWORDS)
-            rest[name] = value
-    if fits and len(bound) < place:
-        first = count - len(function.defaults)
-        for index in range(first, count):
-            bound.setdefault(names[index], function.defaults[index - first])
-        for name in names[count:place]:
-            if name not in bound and name in function.kwdefaults:
-                bound[name] = function.kwdefaults[name]
-    if not fits or len(bound) < place:
-        _refuse(interp, function, len(args), kwargs)
+    like = types.FunctionType(_binding(code), {}, code.co_name, (*function.defaults,))
+    like.__kwdefaults__ = function.kwdefaults
+    like.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
+    try:
+        bound: dict[str, Value] = like(*args, **kwargs)
+    except TypeError as error:
+        interp.raise_real(error)
+    place = code.co_argcount + code.co_kwonlyargcount
     if code.co_flags & _VARARGS:
-        bound[names[place]] = TupleValue(extra)
+        bound[code.co_varnames[place]] = TupleValue([*bound[code.co_varnames[place]]])  # type: ignore[misc]
         place += 1
     if code.co_flags & _VARKEYWORDS:
-        bound[names[place]] = DictValue.of(rest)
+        bound[code.co_varnames[place]] = DictValue.of(bound[code.co_varnames[place]])  # type: ignore[arg-type]
     return bound
 
 
-def _refuse(interp: Interpreter, function: FunctionValue, count: int, kwargs: Kwargs) -> NoReturn:
-    """Raise what CPython raises for such a call: of a function with the same parameters and nothing in it."""
-    code = function.code
+@functools.lru_cache(4096)
+def _binding(code: types.CodeType) -> types.CodeType:
+    """Code with the parameters of another that gives its arguments by name."""
     flags = code.co_flags & (_VARARGS | _VARKEYWORDS)
     length = code.co_argcount + code.co_kwonlyargcount + flags.bit_count()
-    like = _NOTHING.__code__.replace(
+    return _LOCALS.__code__.replace(
         co_argcount=code.co_argcount,
         co_posonlyargcount=code.co_posonlyargcount,
         co_kwonlyargcount=code.co_kwonlyargcount,
         co_nlocals=length,
         co_varnames=code.co_varnames[:length],
-        co_flags=_NOTHING.__code__.co_flags | flags,
+        co_flags=_LOCALS.__code__.co_flags | flags,
     )
-    like_it = types.FunctionType(like, {}, code.co_name, (None,) * len(function.defaults))
-    like_it.__kwdefaults__ = dict.fromkeys(function.kwdefaults)
-    like_it.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
-    try:
-        like_it(*(None,) * count, **dict.fromkeys(kwargs))
-    except TypeError as error:
-        interp.raise_real(error)
-    raise InternalError(f"the arguments of {like_it.__qualname__}() fit")

@@ -10,10 +10,10 @@ import torch
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.values.made import MadeTensor
-from firebrick.capture.values.tensor import TensorValue
+from firebrick.capture.values.tensor import TensorValue, new_leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
@@ -23,8 +23,8 @@ def can_be_leaf(data: TensorValue) -> bool:
     return bool(data.fake.dtype.is_floating_point or data.fake.dtype.is_complex)
 
 
-def is_fresh(interp: Interpreter, data: TensorValue) -> bool:
-    """Whether a tensor was made by the graph and nothing else of the graph shows its memory."""
+def is_fresh(interp: Interpreter, data: TensorValue, others: Sequence[TensorValue] = ()) -> bool:
+    """Whether a tensor was made by the graph and nothing else of the graph but some `others` shows its memory."""
     graph = interp.tracer.graph
     return (
         graph.outer is None
@@ -35,7 +35,7 @@ def is_fresh(interp: Interpreter, data: TensorValue) -> bool:
         and data.owner is None
         and not isinstance(data, MadeTensor)
         and data.fake.layout is torch.strided
-        and graph.sharing(data.fake) == [data]
+        and all(one is data or one in others for one in graph.sharing(data.fake))
     )
 
 
@@ -53,6 +53,31 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
     return leaf
 
 
+def become_leaf(interp: Interpreter, value: TensorValue) -> TensorValue:
+    """Let a tensor that the graph has made be a leaf from here on.
+
+    Raises:
+        Break: it shows memory that was there before, but not as `x.detach()` shows that of `x`.
+    """
+    graph, fake, plain = interp.tracer.graph, value.fake, TensorValue(value.node, value.fake)
+    sharing = [one for one in graph.sharing(fake) if one is not value]
+    given = next((one for one in sharing if one.obj is not None), None)
+    if given is None and is_fresh(interp, value, sharing):
+        value.leaf = make_leaf(interp, torch.Tensor, plain)
+        if sharing:  # they are apart in the graph, so nobody may see that they are
+            graph.read_only |= {storage_of(fake), storage_of(value.leaf.fake)}
+            graph.copied.add(storage_of(fake))
+    elif given is not None and value.node.args == (given.node,) and value.node.target == "detach":
+        if not is_untouched(interp, given):
+            raise Break("unsupported-call", "requires_grad_() for the memory of what was given, and was changed")
+        value.leaf = leaf_of(interp, given, new_leaf)
+    else:
+        raise Break("unsupported-call", "requires_grad_() for a view of memory that was there before")
+    value.become(value.leaf)
+    graph._by_fake[id(value.fake)] = value
+    return value
+
+
 def is_untouched(interp: Interpreter, data: TensorValue) -> bool:
     """Whether a tensor from outside, of known sizes, is as it was before the graph."""
     graph, given = interp.tracer.graph, data.obj is not None and data.source is not None and data.data_version is None
@@ -60,11 +85,10 @@ def is_untouched(interp: Interpreter, data: TensorValue) -> bool:
     return given and fixed and storage_of(data.fake) not in {storage_of(fake) for fake in graph.written}
 
 
-def leaf_of(interp: Interpreter, data: TensorValue) -> TensorValue:
-    """`Parameter(data)` of a tensor from outside, made before the graph, which may not write to either from here on."""
+def leaf_of(interp: Interpreter, data: TensorValue, make: Any = torch.nn.Parameter) -> TensorValue:
+    """A leaf on the memory of a tensor from outside, made before the graph, which may not write to it from here on."""
     graph = interp.tracer.graph
-    made = interp.tracer.prelude.add(torch.nn.Parameter, [data.source])
-    leaf = graph.made("leaf", made, torch.nn.Parameter(data.obj))  # type: ignore[arg-type]
+    leaf = graph.made("leaf", interp.tracer.prelude.add(make, [data.source]), make(data.obj))
     graph.read_only |= {storage_of(data.fake), storage_of(leaf.fake)}
     return leaf
 

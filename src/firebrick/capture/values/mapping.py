@@ -439,12 +439,10 @@ def _move_to_end(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwar
     host = key_of(args[0], interp, entries)
     if host not in entries:
         interp.raise_value(KeyError, [args[0]])
-    entry = entries.pop(host)
-    others = dict(entries)
-    if not interp.flag(args[1] if len(args) > 1 else kwargs.get("last"), True):
-        entries.clear()
-    entries[host] = entry
-    entries.update(others)
+    ordered = OrderedDict(entries)
+    ordered.move_to_end(host, interp.flag(args[1] if len(args) > 1 else kwargs.get("last"), True))
+    entries.clear()
+    entries.update(ordered)
     return NONE
 
 

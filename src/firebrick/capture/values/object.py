@@ -14,7 +14,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
 from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
-from firebrick.capture.values.function import BoundMethodValue, CallableValue
+from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
@@ -354,7 +354,7 @@ class ObjectValue(ComparedValue):
         if name == "__getitem__" and isinstance(self.storage, DictValue):
             hook, _ = interp.lookup(self.cls, "__missing__")
             if isinstance(hook, types.FunctionType):
-                return _ItemOrMissing(self, self.storage, interp.tracer.function(hook))
+                return RawMethod(partial(_item_or_missing, self, self.storage, interp.tracer.function(hook)))
         return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -543,20 +543,11 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 
-class _ItemOrMissing(Value):
-    """`dict.__getitem__` of an instance whose class has a `__missing__`."""
-
-    __slots__ = ("hook", "owner", "storage")
-    cls = types.BuiltinMethodType
-
-    def __init__(self, owner: ObjectValue, storage: DictValue, hook: Value) -> None:
-        super().__init__(None)
-        self.owner, self.storage, self.hook = owner, storage, hook
-
-    def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        """The item, or what `__missing__` gives for the key."""
-        item = self.storage.lookup(interp, args[0])
-        return self.hook.call(interp, [self.owner, args[0]], {}) if item is None else item
+def _item_or_missing(
+    owner: Value, storage: DictValue, hook: Value, interp: Interpreter, args: Args, kwargs: Kwargs
+) -> Value:
+    item = storage.lookup(interp, args[0])
+    return hook.call(interp, [owner, args[0]], {}) if item is None else item
 
 
 class InstanceDictValue(BuiltinValue):

@@ -62,7 +62,7 @@ _READS = {
 class TensorValue(ComparedValue):
     """A tensor; `node` computes it and `fake` has its shape, strides, dtype and device."""
 
-    __slots__ = ("attributes", "cls", "data_version", "fake", "is_new_leaf", "node", "obj", "owner")
+    __slots__ = ("attributes", "cls", "data_version", "fake", "leaf", "node", "obj", "owner")
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class TensorValue(ComparedValue):
         self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
-        self.is_new_leaf = False  # made in the graph, and a leaf that wants gradients behind it
+        self.leaf: Value | None = None  # one that is made before the graph, which it has become
         self.owner: Value | None = None  # the tensor of another class that this is the plain one of
 
     def differs_in_data(self) -> bool:
@@ -97,15 +97,12 @@ class TensorValue(ComparedValue):
 
     def as_argument(self) -> Any:
         """Its node; raises Break: its history of gradients is not that of its data."""
-        set_apart = self.data_version is not None or self.is_new_leaf
-        if set_apart and torch.is_grad_enabled() and self._wants_gradient():
-            raise Break(
-                "unsupported-operation", "a tensor that wants gradients is used where its data was set or it was made"
-            )
+        if self.data_version is not None and torch.is_grad_enabled() and self._wants_gradient():
+            raise Break("unsupported-operation", "a tensor that wants gradients is used where its data was set")
         return self.node
 
     def _wants_gradient(self) -> bool:
-        return self.fake.requires_grad or self.is_new_leaf or (self.obj is not None and self.obj.requires_grad)
+        return self.fake.requires_grad or (self.obj is not None and self.obj.requires_grad)
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Metadata are constants under the tensor's guard; the rest are nodes or bound methods."""
@@ -119,7 +116,7 @@ class TensorValue(ComparedValue):
         if name == "data" and self.data_version is not None:
             plain = TensorValue(self.node, self.fake)
             return interp.tracer.graph.call(interp, "call_function", getattr, (plain, ConstantValue(name)), {})
-        if name == "requires_grad" and (self.data_version is not None or self.is_new_leaf):
+        if name == "requires_grad" and self.data_version is not None:
             self._guard(interp)
             return ConstantValue(self._wants_gradient())
         if name in _METADATA:
@@ -163,11 +160,8 @@ class TensorValue(ComparedValue):
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """`grad` and what its class does not know is written as an effect; what changes the graph breaks."""
         real = value.realize()
-        if (
-            name == "requires_grad"
-            and real.is_constant()
-            and real.as_constant() is self.get_attr(interp, name).as_constant()
-        ):
+        if name == "requires_grad" and real.is_constant() and isinstance(real.as_constant(), bool):
+            self.call_method(interp, "requires_grad_", [real], {})
             return
         if name == "grad":
             self._check_gradient(real)
@@ -320,19 +314,18 @@ class TensorValue(ComparedValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Take it from the graph's results; a parameter is made of one."""
-        if self.is_new_leaf:
-            emitter.load_callable(torch.Tensor.requires_grad_)
-            emitter.load_graph_output(self)
-            emitter.call(1)
-            emitter.remember(self)
+        if self.leaf is not None and self.node is self.leaf.as_argument():
+            emitter.load(self.leaf)
             return
-        if self.cls is not torch.nn.Parameter:
+        leaf = bool(getattr(emitter.graph.histories, "own_leaves", ())) and is_new_leaf(self)
+        if not leaf and self.cls is not torch.nn.Parameter:
             emitter.load_graph_output(self)
             return
-        emitter.load_callable(torch.nn.Parameter)
+        emitter.load_callable(new_leaf if leaf else torch.nn.Parameter)
         emitter.load_graph_output(self)
-        emitter.load_const(self.fake.requires_grad)
-        emitter.call(2)
+        if not leaf:
+            emitter.load_const(self.fake.requires_grad)
+        emitter.call(2 - leaf)
         emitter.remember(self)
 
 
@@ -356,41 +349,11 @@ class TruthValue(Value):
         emitter.load_call(bool, self.tensor)
 
 
-def _requires_grad(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    wanted = args[0] if args else kwargs.get("requires_grad")
-    flag = interp.flag(wanted, True)
-    if flag is value.get_attr(interp, "requires_grad").as_constant():
-        return value
-    graph, fake = interp.tracer.graph, value.fake
-    plain = value.obj is None and value.cls is torch.Tensor and not (torch.is_grad_enabled() or fake.requires_grad)
-    if plain and graph.outer is None and not graph.inference.on and fake.is_floating_point() and not value.attributes:
-        value.is_new_leaf, graph.has_new_leaves = flag, True  # while no gradients are recorded, nothing else differs
-        return value
-    if flag and _is_as_given(interp, value):
-        value._guard(interp)  # as it is before the graph, where the call is made
-        interp.tracer.prelude.add(torch.Tensor.requires_grad_, [value.source])
-        value.obj = value.obj.detach().requires_grad_()  # type: ignore[union-attr]
-        fake.requires_grad_()
-        return value
-    raise Break("unsupported-call", "Tensor.requires_grad_() is called")
-
-
-def _is_as_given(interp: Interpreter, value: TensorValue) -> bool:
-    """Whether a tensor was given to the frame, and nothing of the graph has read or written it."""
-    graph, obj = interp.tracer.graph, value.obj
-    plain = type(obj) is torch.Tensor and value.source is not None and value.node.op == "placeholder"
-    unread = plain and not value.node.users and value.data_version is None and not value.attributes
-    if not unread or graph.outer is not None or graph.inference.on or obj is None or obj.is_inference():
-        return False
-    return obj.is_floating_point() and graph.sharing(value.fake) == [value] and not graph.written
-
-
 def _detach(interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
     if value._wants_gradient():
         if value.obj is not None:
             raise Break("unsupported-call", "Tensor.detach_() is called on a tensor made elsewhere")
         value.become(value.call_method(interp, "detach", [], {}))
-        value.is_new_leaf = False
     return value
 
 
@@ -409,6 +372,21 @@ def _is_inference(interp: Interpreter, value: TensorValue, args: Args, kwargs: K
         raise Break("unsupported-call", "is_inference() is asked in a function that is transformed or a branch")
     value._guard(interp)
     return ConstantValue(is_inference(value.fake))
+
+
+def new_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf on the memory of a tensor; called by compiled code too, for results may be one object."""
+    return tensor.detach().requires_grad_()
+
+
+def is_new_leaf(value: TensorValue) -> bool:
+    """Whether a tensor is a leaf of the graph's own, by `requires_grad_()`, or a view of one made without gradients."""
+    fake, node = value.fake, value.node
+    if value.cls is not torch.Tensor or not (fake.requires_grad and fake.is_leaf):
+        return False
+    while node.target != "requires_grad_" and node.all_input_nodes and getattr(node.meta["val"], "is_leaf", True):
+        node = node.all_input_nodes[0]
+    return node.target == "requires_grad_"
 
 
 def _defines(cls: type, name: str) -> bool:
@@ -443,7 +421,6 @@ TENSOR_METHODS: dict[str, Method] = {
     "__len__": lambda interp, value, args, kwargs: value.length_value(interp),
     "detach_": _detach,
     "is_inference": _is_inference,
-    "requires_grad_": _requires_grad,
     "set_": _set,
     **{
         name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
