@@ -142,13 +142,11 @@ static void fb_tiles_of(int64_t rows) {
 _AMX_TILE = """\
 template <typename X> static __attribute__((noinline)) void fb_{kind}_tile(const X* a, int64_t row,
     const int8_t* b, int64_t steps, {sum}* c, int64_t ldc, bool first, const int8_t* next, int64_t rows) {{
-  const int64_t wide = 128, pitch = row * sizeof(X), to = 4 * ldc;
-  const bool both = rows > 16;
+  const int64_t wide = 128, pitch = row * sizeof(X), to = 4 * ldc, both = rows > 16;
 #define FB_DOT(c, a, b) if constexpr (sizeof(X) == 2) FB_TILE_DOT(bf16ps, c, a, b); \\
   else if constexpr (X(-1) < X(0)) FB_TILE_DOT(bssd, c, a, b); else FB_TILE_DOT(busd, c, a, b)
-  if (first) {{
-    FB_TILE_ZERO(0); FB_TILE_ZERO(1); FB_TILE_ZERO(2); FB_TILE_ZERO(3);
-  }} else {{
+  if (first) {{ FB_TILE_ZERO(0); FB_TILE_ZERO(1); FB_TILE_ZERO(2); FB_TILE_ZERO(3); }}
+  else {{
     FB_TILE_LOAD(0, c, to); FB_TILE_LOAD(1, c + 16, to);
     if (both) {{ FB_TILE_LOAD(2, c + 16 * ldc, to); FB_TILE_LOAD(3, c + 16 * ldc + 16, to); }}
   }}
@@ -170,8 +168,7 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
     const int8_t* w, const float* bias, Y* out, int64_t begin, int64_t end,
     void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t)) {{
   const bool raised = {head} && X(-1) < X(0), rounds = sizeof(Y) == 2;
-  const int64_t tiles = (s.rows - 1) / {most} + 1;
-  const int64_t panel = ((s.inner - 1) / {fill} * 16 + 16 + {head}) * {bytes};
+  const int64_t tiles = (s.rows - 1) / {most} + 1, panel = ((s.inner - 1) / {fill} * 16 + 16 + {head}) * {bytes};
   const int64_t from = s.by_rows ? 0 : begin, to = s.by_rows ? (s.outer - 1) / {columns} + 1 : end;
   const int64_t piece = s.inner < {piece} ? s.inner : {piece}, row = (piece + {fill}) / {fill} * {fill} + {gap};
   const int64_t part = {cache} / panel, block = part < 1 ? 1 : part < {block} ? part : {block};
@@ -295,10 +292,8 @@ class PanelProduct:
 
     def _kind(self, unit: Unit) -> str:
         """What its instructions multiply."""
-        half = self.type == "uint16_t"
-        if unit.target.simd == "avx512_amx":
-            return "words" if half else "bytes"
-        return "halves" if half else "quads" if self.depth == VNNI else "pairs"
+        half, amx = self.type == "uint16_t", unit.target.simd == "avx512_amx"
+        return ("bytes", "words")[half] if amx else "halves" if half else "quads" if self.depth == VNNI else "pairs"
 
     def shares(self, unit: Unit) -> str:
         """What kernels have in common that take the same tiles."""
