@@ -208,7 +208,7 @@ class EarlyReads:
                 return found or value
             if type(value) in (TupleValue, ListValue):
                 return type(value)([number(item) for item in value.items])  # type: ignore[attr-defined,arg-type]
-            return SliceValue(*map(number, value.children())) if type(value) is SliceValue else value
+            return SliceValue(*map(number, value.children())) if type(value) is SliceValue else value  # type: ignore[arg-type]
 
         given = [number(arg) for arg in args], {name: number(arg) for name, arg in kwargs.items()}
         return given if replaced else None
