@@ -39,7 +39,7 @@ def _product(x: Tensor, w: Tensor, outer: int, bias: Any = None, attr: str = "no
 panel_op: Any = define(
     "panel_product(Tensor x, Tensor w, int outer, Tensor? bias=None, str attr='none', float[] scalars=[]) -> Tensor",
     _product,
-    lambda x, _, outer, *__: (x if x.is_floating_point() else x.int()).new_empty((x.shape[0], outer)),
+    lambda x, _, outer, *__: x.new_empty((x.shape[0], outer), dtype=None if x.is_floating_point() else torch.int32),
     out=True,
 )
 pack_panels_op: Any = define("pack_panels(Tensor weight, int columns, int depth) -> Tensor", _pack)
