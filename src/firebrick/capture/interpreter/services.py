@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import types
 from contextlib import contextmanager
@@ -312,14 +311,6 @@ class Operations:
     def iterate_next(self, value: Value) -> Iterator[Value]:
         """Elements by `__next__`."""
         while (item := self.next_or_none(value)) is not None:
-            yield item
-
-    def iterate_items(self, value: Value) -> Iterator[Value]:
-        """Elements by `__getitem__`."""
-        for index in itertools.count():
-            item = self.attempt(IndexError, value.get_item, self.interpreter, ConstantValue(index))
-            if item is None:
-                return
             yield item
 
     def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
