@@ -75,13 +75,13 @@ def f(x):
     return y * len(text)
 """,
     "unsupported-instruction": """
-class Base:
-    def __init_subclass__(cls):
-        pass
+class Meta(type):
+    def __new__(cls, *args):
+        return super().__new__(cls, *args)
 
 def f(x):
     y = x + 1
-    class Local(Base):  # here
+    class Local(metaclass=Meta):  # here
         scale = 2
     return y * Local.scale
 """,
@@ -210,7 +210,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("backward hooks of modules", "unsupported-call", "nodes of autograd call them that one compiled node stands for", "layer = torch.nn.ReLU()\nlayer.register_full_backward_hook(print)\ny = layer(x)"),
     ("`torch.func.functionalize`, `stack_module_state`", "unsupported-call", "torch's own Python behind it works on real tensors", "y = torch.func.functionalize(torch.sin)(x)"),
     ("arithmetic or text with `id()` or `hash()` of new objects and tensors", "unsupported-call", "each call makes another object", "y = x + 1\nz = id(y) % 16"),
-    ("`class` statements and `type(name, bases, dict)`, where the program's own `__init_subclass__`, `__set_name__` or metaclass sees the class being made, or it holds a descriptor", "unsupported-instruction", "each call makes a class of its own, which such code is told of", "class Meta(type):\n    def __new__(*args):\n        return type.__new__(*args)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
+    ("`class` statements and `type(name, bases, dict)`, where the program's own metaclass makes the class, or `__init_subclass__` or `__set_name__` sees it being made and it leaves the function", "unsupported-instruction", "each call makes a class of its own, which such code is told of", "class Meta(type):\n    def __new__(*args):\n        return type.__new__(*args)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
     ("`copy.deepcopy` of tensors and modules", "unsupported-call", "they are made of parts that no graph has", "import copy\ny = copy.deepcopy(x)"),
     ("`tolist()` of many floats, `data_ptr()`", "data-dependent-value", "the numbers are not there yet", "y = x.data_ptr() % 16"),
     ("`async` functions", "unsupported-call", "a loop of events runs them", "async def later():\n    return 1\ny = later()"),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
-from compiling import assert_same, check, check_change
+from compiling import Compiled, assert_same, check, check_change, outcome
 
 import firebrick
 
@@ -389,7 +389,150 @@ def seen_by_a_metaclass(x: Any) -> Any:
     return x * Local.scale
 
 
-@pytest.mark.parametrize("function", [seen_by_a_base, seen_by_an_entry, seen_by_a_metaclass, descriptors_and_operators])
+class Positive:
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self.name = f"_{name}"
+        owner.names = (*getattr(owner, "names", ()), name)
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return owner.__name__ if instance is None else getattr(instance, self.name)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if isinstance(value, int) and value < 0:
+            raise ValueError(f"{self.name} is negative")
+        setattr(instance, self.name, value)
+
+
+class Shown:
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return "shown", owner.__name__
+
+
+class Scaled:
+    def __init_subclass__(cls, scale: int = 1, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.scale = scale  # type: ignore[attr-defined]
+        SEEN.append(cls.__qualname__)
+
+
+def holds_descriptors(x: Any) -> Any:
+    class Local:
+        width = Positive()
+        height = Positive()
+        shown = Shown()
+
+        def __init__(self, width: Any, height: Any) -> None:
+            self.width, self.height = width, height
+
+    box = Local(x, 3)
+    try:
+        box.height = -1
+    except ValueError as error:
+        text = str(error)
+    box.shown = 5  # type: ignore[assignment]
+    names = Local.names  # type: ignore[attr-defined]
+    return box.width * box.height, Local.width, Local.shown, box.shown, text, names, sorted(vars(box))
+
+
+def descriptors_of_classes_inside(x: Any) -> Any:
+    class Doubled:
+        def __set_name__(self, owner: Any, name: str) -> None:
+            self.key = (owner.__name__, name)
+
+        def __get__(self, instance: Any, owner: Any) -> Any:
+            return instance.base * 2
+
+    class Local:
+        twice = Doubled()
+
+        def __init__(self, base: Any) -> None:
+            self.base = base
+
+    return Local(x).twice + 1, vars(Local)["twice"].key
+
+
+def told_with_options(x: Any) -> Any:
+    class Local(Scaled, scale=3):
+        def get(self) -> Any:
+            return x * self.scale  # type: ignore[attr-defined]
+
+    class Derived(Local, scale=2):
+        def get(self) -> Any:
+            return super().get() + 1
+
+    try:
+
+        class Wrong(Scaled, other=1):
+            pass
+
+    except TypeError as error:
+        text = str(error)
+    return Local().get() + Derived().get(), Derived.__mro__[1] is Local, Derived.__bases__ == (Local,), text
+
+
+def told_by_a_base_inside(x: Any) -> Any:
+    seen = []
+
+    class Base:
+        def __init_subclass__(cls) -> None:
+            seen.append((cls.__name__, cls.__base__ is Base, hasattr(cls, "extra")))
+
+    class First(Base):
+        extra = 1
+
+    class Second(First):
+        own = Positive()
+
+    return x * len(seen), seen, Second.own
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(seen_by_a_base, seen_by_an_entry, holds_descriptors, descriptors_of_classes_inside, told_with_options),
+        told_by_a_base_inside,
+    ],
+)
+def test_hooks_run_in_one_graph(function: Any) -> None:
+    SEEN.clear()
+    check(function, torch.tensor([1.0, -2.0, 0.5]), calls=3)
+    assert len(SEEN) % 6 == 0
+
+
+def seen_and_leaves(x: Any) -> Any:
+    class Local(Scaled, scale=2):
+        pass
+
+    return Local(), x * 2
+
+
+def raises_while_seen(x: Any) -> Any:
+    class Refusing:
+        def __set_name__(self, owner: Any, name: str) -> None:
+            raise ValueError(name)
+
+    class Local:
+        entry = Refusing()
+
+    return x * 2, Local
+
+
+@pytest.mark.parametrize("function", [seen_and_leaves, raises_while_seen])
+def test_classes_that_hooks_saw_leave_as_in_python(function: Any) -> None:
+    SEEN.clear()
+    compiled, x = Compiled(function), torch.ones(2)
+    for _ in range(2):
+        (kind, got), (same, want) = outcome(compiled, (x,)), outcome(function, (x,))
+        assert kind == same
+        if kind == "raised":
+            assert got == want
+        else:
+            assert (type(got[0]).__name__, got[0].scale, type(got[0]).__bases__) == ("Local", 2, (Scaled,))
+            assert_same(got[1], want[1])
+    assert len(SEEN) in (0, 4)
+
+
+@pytest.mark.parametrize("function", [seen_by_a_metaclass, descriptors_and_operators])
 def test_what_sees_a_class_being_made_sees_it_once(function: Any) -> None:
     SEEN.clear()
     check(function, torch.tensor([1.0, -2.0, 0.5]), graphs=None, breaks=None, calls=2)

@@ -340,10 +340,7 @@ class Operations:
         elif isinstance(value, ObjectValue):
             return self._formatted_object(value, conversion, spec)
         else:
-            try:
-                text = value.as_constant()
-            except NotConstant:
-                text = operators.host_text(self.interpreter, value)
+            text = value.as_constant() if value.is_constant() else operators.host_text(self.interpreter, value)
         with self.raising(TypeError, ValueError):
             return ConstantValue(shown(text, conversion, spec))
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter.operators import host_copy
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
-from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.classes import SuperValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.new_class import NewClassValue, build, make_class, run, stand_in
-from firebrick.capture.values.object import class_lookup
+from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
 from firebrick.capture.values.sequence import ListValue, SequenceValue
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 _METAS = ("builtins", "abc", "enum", "typing")
 """Modules whose metaclasses do nothing that is seen."""
+
+
+_Unseen: Any = type("_Unseen", (), {"__init_subclass__": lambda cls: None})
+"""The first base of a class while it is made, so that those behind it are told of it by captured code."""
 
 handles_all(
     {
@@ -62,16 +67,32 @@ def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwar
     resolved = types.resolve_bases(hosts)
     meta = run(interp, lambda: types.prepare_class(name, resolved, dict(named))[0], [], {})
     owners = [class_lookup(meta, method)[1] for method in ("__new__", "__init__", "__prepare__")]
-    owners += [cls for base in resolved for cls in base.__mro__ if "__init_subclass__" in vars(cls)]
-    if not all(owner is None or owner.__module__ in _METAS for owner in owners):
+    told = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
+    odd = told and (resolved != hosts or not all(base.__dictoffset__ for base in hosts))  # they can't be set later
+    if odd or not all(owner is None or owner.__module__ in _METAS for owner in owners):
         raise Break("unsupported-instruction", f"class {name}, which code of its bases or metaclass sees being made")
-    value = NewClassValue(run(interp, lambda: make_class(name, hosts, named, made), [], {}), bases, keywords, entries)
-    host = value.obj
+    how = ((_Unseen, *hosts), {"metaclass": meta}) if told else (hosts, named)
+    host = run(interp, lambda: make_class(name, *how, made), [], {})
+    if told:
+        host.__bases__ = hosts
+    value = NewClassValue(host, bases, keywords, entries)
     interp.tracer.remember(host, value)
     interp.tracer.graph.new_objects[id(host)] = value
     value.register(interp)
     if isinstance(cell, CellValue):
         cell.content = value
+    for key, entry in entries.items():
+        owner = entry.realize()
+        if isinstance(owner, ObjectValue) and interp.lookup(owner.cls, "__set_name__")[0] is not MISSING:
+            value.seen = True
+            try:
+                owner.call_method(interp, "__set_name__", [value, ConstantValue(key)], {})
+            except Raised:
+                raise Break("unsupported-instruction", f"__set_name__() of {key} of class {name} raises") from None
+    if told:
+        value.seen = True
+        options = {key: option for key, option in keywords.items() if key != "metaclass"}
+        SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], options)
     return value
 
 

@@ -19,7 +19,6 @@ from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
-from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
@@ -128,13 +127,12 @@ def _disabled(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
 
 def _host(value: Value) -> Any:
     value = value.realize()
-    try:
+    if value.is_constant():
         return value.as_constant()
-    except NotConstant:
-        real = getattr(value, "obj", None)
-        if real is None or getattr(value, "changed", None):
-            raise Break("unsupported-call", f"a constant function of {value.describe()} is called") from None
-        return real
+    real = getattr(value, "obj", None)
+    if real is None or getattr(value, "changed", None):
+        raise Break("unsupported-call", f"a constant function of {value.describe()} is called")
+    return real
 
 
 def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:

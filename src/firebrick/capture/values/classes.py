@@ -14,7 +14,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
-from firebrick.capture.values.constant import ConstantValue, is_literal
+from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
 from firebrick.capture.values.mapping import DictValue, SetValue
@@ -291,7 +291,11 @@ class SuperValue(Value):
             return RawMethod(partial(owner.construct, plain=True))
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
-        return owner.method(interp, raw) or interp.tracer.known(getattr(super(self.cls, owner.obj), name))
+        method = owner.method(interp, raw)
+        real: Any = getattr(super(self.cls, owner.obj), name) if method is None else None
+        if raw is vars(object)["__init_subclass__"]:
+            return RawMethod(lambda interp, _, kw: interp.fold(lambda **to: real(**to), [], dict.fromkeys(kw, NONE)))
+        return method or interp.tracer.known(real)
 
 
 def _table_entry(module: ModuleValue, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

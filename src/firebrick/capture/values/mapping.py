@@ -277,6 +277,11 @@ class SetValue(BuiltinValue):
         """A set of graph arguments."""
         return self.cls(item.realize().as_argument() for item in self.entries.values())
 
+    def mutate(self, interp: Interpreter) -> dict[Hashable, Value]:
+        """The members, to be changed."""
+        interp.tracer.effects.mutated(self)
+        return self.entries
+
     def length(self, interp: Interpreter) -> int:
         """Number of members."""
         return len(self.entries)
@@ -416,7 +421,7 @@ def _update(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -
     return NONE
 
 
-def _clear(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
+def _clear(interp: Interpreter, value: DictValue | SetValue, args: Args, kwargs: Kwargs) -> Value:
     value.mutate(interp).clear()
     return NONE
 
@@ -456,25 +461,15 @@ DictValue.methods = {
 # -- methods of sets ----------------------------------------------------------------
 
 
-def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
-    interp.tracer.effects.mutated(value)
-    return value.entries
-
-
 def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     with interp.raising(TypeError):
-        _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
+        value.mutate(interp).setdefault(key_of(args[0], interp, value.entries), args[0])
     return NONE
 
 
 def _remove(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs, *, there: bool = True) -> Value:
-    if _changing(interp, value).pop(key_of(args[0], interp, value.entries), None) is None and there:
+    if value.mutate(interp).pop(key_of(args[0], interp, value.entries), None) is None and there:
         interp.raise_value(KeyError, [args[0]])
-    return NONE
-
-
-def _clear_set(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-    _changing(interp, value).clear()
     return NONE
 
 
@@ -494,7 +489,7 @@ def _algebra(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs
 
 def _in_place(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
     entries = _algebra(name, interp, value, args, kwargs).entries
-    _changing(interp, value)
+    value.mutate(interp)
     value.entries = dict(entries)
     return NONE
 
@@ -505,7 +500,7 @@ def _relation(name: str, interp: Interpreter, value: SetValue, args: Args, kwarg
 
 
 def _pop_member(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-    entries = _changing(interp, value)
+    entries = value.mutate(interp)
     if not entries:
         interp.raise_new(KeyError, "pop from an empty set")
     first = next(value.iterate(interp))
@@ -526,7 +521,7 @@ SET_METHODS = SetValue.methods = {
     ),
     "__len__": CONTAINER_METHODS["__len__"],
     "add": _add,
-    "clear": _clear_set,
+    "clear": _clear,
     "copy": lambda interp, value, args, kwargs: SetValue(dict(value.entries), cls=value.cls),
     "discard": partial(_remove, there=False),
     "pop": _pop_member,

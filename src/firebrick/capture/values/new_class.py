@@ -12,12 +12,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import KnownValue, NotConstant, Value
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, class_lookup, is_odd_method
+from firebrick.capture.values.object import MISSING, ObjectValue, is_odd_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
-def _refuse() -> None:
+def _refuse(*_: Any) -> None:
     raise
+
+
+_HOOKS = ("__set_name__", "__get__", "__set__", "__delete__")
+"""What a descriptor's class has."""
 
 
 class _StandIn:
@@ -50,15 +54,13 @@ def stand_in(interp: Interpreter, value: Value) -> Any:
         host: Any = _function(value)
     else:
         kind = value.python_type()
-        if not isinstance(value, BuiltValue) and any(
-            class_lookup(kind, name)[0] is not MISSING and kind is not types.FunctionType
-            for name in ("__set_name__", "__get__")
-        ):
+        entries = {} if isinstance(value, BuiltValue) else {name: interp.lookup(kind, name)[0] for name in _HOOKS}
+        hooks = [name for name, entry in entries.items() if entry is not MISSING and kind is not types.FunctionType]
+        if not all(isinstance(value, ObjectValue) and isinstance(entries[name], types.FunctionType) for name in hooks):
             raise Break("unsupported-instruction", f"a class is made that holds {value.describe()}")
-        try:
+        if not hooks and value.is_constant():
             return value.as_constant()
-        except NotConstant:
-            host = _StandIn()
+        host = type("_StandIn", (_StandIn,), {hook: _refuse for hook in hooks if hook != "__set_name__"})()
     tracer.stand_ins[id(host)] = value
     tracer.remember(host, value)
     return host
@@ -123,7 +125,7 @@ def build(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Val
 class NewClassValue(ClassValue):
     """A class that captured code has made; `steps` are calls with it that have changed it since."""
 
-    __slots__ = ("bases", "cells", "changes", "entries", "keywords", "steps")
+    __slots__ = ("bases", "cells", "changes", "entries", "keywords", "seen", "steps")
     held = ("bases", "keywords", "entries", "changes")
 
     def __init__(self, obj: type, bases: list[Value], keywords: Kwargs, entries: Mapping[str, Value]) -> None:
@@ -132,6 +134,7 @@ class NewClassValue(ClassValue):
         self.cells: list[CellValue] | None = None  # those that hold it, while it is made
         self.steps: list[tuple[Any, Args, Kwargs]] = []
         self.changes: list[Value] = []  # arguments of these
+        self.seen = False  # by code of the program's while it was made
 
     def identity(self) -> object:
         """This value: the class is another one at each call."""
@@ -165,8 +168,9 @@ class NewClassValue(ClassValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make it, then change it as it was; cells that hold it are filled behind it."""
-        if self.cells is not None:
-            raise Break("no-reconstruction", f"{self.describe()}, which holds itself, leaves the captured code")
+        if self.cells is not None or self.seen:
+            how = "code of the program saw being made" if self.seen else "holds itself"
+            raise Break("no-reconstruction", f"{self.describe()}, which {how}, leaves the captured code")
         functions = [entry for entry in self.entries.values() if isinstance(entry, FunctionValue)]
         cells = [c for function in functions for c in function.closure if c.content is self and c.source is None]
         self.cells = [*dict.fromkeys(cells)]

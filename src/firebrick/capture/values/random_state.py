@@ -10,7 +10,6 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.values.base import NotConstant
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
@@ -91,14 +90,7 @@ class GeneratorState(_RandomState):
 
 
 def _is_seed(value: Value) -> bool:
-    return type(constant := _constant(value)) is int and -(1 << 63) <= constant < 1 << 63
-
-
-def _constant(value: Value) -> Any:
-    try:
-        return value.realize().as_constant()
-    except NotConstant:
-        return None
+    return value.is_constant() and type(seed := value.as_constant()) is int and -(1 << 63) <= seed < 1 << 63
 
 
 def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -175,10 +167,9 @@ def _host(args: Args) -> list[Any]:
         if isinstance(value, SequenceValue) and all(item.realize().is_constant() for item in value.items):
             states.append(value.build([item.realize().as_constant() for item in value.items]))
             continue
-        try:
-            states.append(value.as_constant())
-        except NotConstant:
-            raise Break("random-generator", f"random numbers depend on {value.describe()}") from None
+        if not value.is_constant():
+            raise Break("random-generator", f"random numbers depend on {value.describe()}")
+        states.append(value.as_constant())
     return states
 
 
@@ -269,7 +260,7 @@ def _largest(name: str, operands: Sequence[Any]) -> float:
 def make_numbers(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`random.Random(seed)`."""
     check_place(interp)
-    if len(args) != 1 or kwargs or _constant(args[0]) is None:
+    if len(args) != 1 or kwargs or not args[0].is_constant() or args[0].as_constant() is None:
         raise Break("random-generator", "a random.Random is made without a seed")
     seed = args[0].realize().as_constant()
     return RandomNumbers(random.Random(seed), None, interp.tracer.prelude.add(random.Random, [seed]))
