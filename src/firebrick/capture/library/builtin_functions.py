@@ -80,10 +80,9 @@ OPAQUE_MODULES.update(
 
 
 def _classes(interp: Interpreter, value: Value) -> Any:
-    try:
-        return value.realize().as_constant()
-    except NotConstant:
-        raise Break("unsupported-call", "isinstance() with classes that are not known") from None
+    if not value.is_constant():
+        raise Break("unsupported-call", "isinstance() with classes that are not known")
+    return value.as_constant()
 
 
 @handles(isinstance)

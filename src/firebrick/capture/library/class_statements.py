@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -68,13 +69,16 @@ def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwar
     meta = run(interp, lambda: types.prepare_class(name, resolved, dict(named))[0], [], {})
     owners = [class_lookup(meta, method)[1] for method in ("__new__", "__init__", "__prepare__")]
     told = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
-    odd = told and (resolved != hosts or not all(base.__dictoffset__ for base in hosts))  # they can't be set later
-    if odd or not all(owner is None or owner.__module__ in _METAS for owner in owners):
-        raise Break("unsupported-instruction", f"class {name}, which code of its bases or metaclass sees being made")
+    seen = f"class {name}, which code of its bases or metaclass sees being made"
+    if (told and resolved != hosts) or not all(owner is None or owner.__module__ in _METAS for owner in owners):
+        raise Break("unsupported-instruction", seen)
     how = ((_Unseen, *hosts), {"metaclass": meta}) if told else (hosts, named)
     host = run(interp, lambda: make_class(name, *how, made), [], {})
     if told:
-        host.__bases__ = hosts
+        with contextlib.suppress(TypeError):
+            host.__bases__ = hosts
+        if host.__bases__ != hosts:  # which have another layout
+            raise Break("unsupported-instruction", seen)
     value = NewClassValue(host, bases, keywords, entries)
     interp.tracer.remember(host, value)
     interp.tracer.graph.new_objects[id(host)] = value

@@ -29,8 +29,7 @@ def _refuse(*_: Any) -> None:
     raise
 
 
-_HOOKS = ("__set_name__", "__get__", "__set__", "__delete__")
-"""What a descriptor's class has."""
+_HOOKS = ("__set_name__", "__get__", "__set__", "__delete__")  # of descriptors
 
 
 class _StandIn:
