@@ -144,6 +144,7 @@ class History:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
+        tracer.symbols.written = frozenset(notes.written)
         tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
@@ -170,6 +171,7 @@ class History:
         or smaller ones, as in a cache that grows."""
         notes = self.of(code)
         before = len(notes.sizes)
+        notes.floats |= effects.floats
         for value in effects.roots():
             if value.source is not None and isinstance(value, ObjectValue):
                 notes.written.add(value.source)

@@ -299,6 +299,7 @@ class ObjectValue(ComparedValue):
         """Write the instance's own attribute."""
         interp.tracer.effects.mutated(self)
         moved = self.fields.get(name) is MISSING or self.changed.get(name, False)
+        interp.tracer.effects.overwritten(self.fields.get(name))
         if self.fields.get(name) is MISSING:
             self.changed.pop(name, None)
             self.fields.pop(name)
