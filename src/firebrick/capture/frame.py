@@ -577,9 +577,7 @@ class Attempt:
                 emitter.load_fast(item)
         emitter.clear_temps()
         bound = {*self.arguments, *moved} - lost
-        bound |= {
-            name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
-        }
+        bound |= {name for name, v in root.slots.items() if isinstance(v, CellValue) and v.content is not None}
         last, changing = self._last_on_numbers()
         emit_break(emitter, code, index, nulls, bound, max(self.through, last), changing)
 

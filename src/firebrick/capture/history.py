@@ -133,9 +133,7 @@ class History:
         for name, value in now.items():
             before, source = first.get(name), Local(name)
             if isinstance(value, torch.Size) and isinstance(before, torch.Size) and len(value) == len(before):
-                notes.sizes |= {
-                    (source, d) for d, pair in enumerate(zip(value, before, strict=True)) if len({*pair}) > 1
-                }
+                notes.sizes |= {(source, d) for d, (a, b) in enumerate(zip(value, before, strict=True)) if a != b}
             elif type(value) is type(before) and value != before:
                 (notes.integers if type(value) is int else notes.floats).add(source)
         return False

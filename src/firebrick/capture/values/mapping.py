@@ -460,9 +460,7 @@ DictValue.methods = {
     **CONTAINER_METHODS,
     "__contains__": lambda interp, value, args, kwargs: ConstantValue(value.lookup(interp, args[0]) is not None),
     "clear": _clear,
-    "copy": lambda interp, value, args, kwargs: DictValue(
-        dict(value.whole(interp)), cls=value.cls, factory=value.factory
-    ),
+    "copy": lambda at, value, args, kwargs: DictValue(dict(value.whole(at)), cls=value.cls, factory=value.factory),
     "get": _get,
     **{name: partial(_view, name) for name in ("items", "keys", "values")},
     "move_to_end": _move_to_end,
@@ -542,9 +540,7 @@ SET_METHODS = SetValue.methods = {
     **{name: partial(_algebra, name) for name in _UPDATES.values()},
     **{update: partial(_in_place, name) for update, name in _UPDATES.items()},
     **{name: partial(_relation, name) for name in ("isdisjoint", "issubset", "issuperset")},
-    "__contains__": lambda interp, value, args, kwargs: ConstantValue(
-        key_of(args[0], interp, value.entries) in value.entries
-    ),
+    "__contains__": lambda at, value, args, _: ConstantValue(key_of(args[0], at, value.entries) in value.entries),
     "__len__": CONTAINER_METHODS["__len__"],
     "add": _add,
     "clear": _clear_set,

@@ -412,9 +412,7 @@ class ObjectValue(ComparedValue):
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
-        if entry is not MISSING:
-            return bool(self.as_constant())
-        return True
+        return bool(self.as_constant()) if entry is not MISSING else True
 
     # -- leaving ----------------------------------------------------------------
 
