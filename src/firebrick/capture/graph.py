@@ -303,6 +303,8 @@ class GraphBuilder:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
+                if "leaf Variable" in error.detail and self._has_given_histories(interp, fakes):
+                    return self.call(interp, op, target, args, kwargs)
                 numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
                 _let_catch(interp, error)
                 if numbers is None:
@@ -341,6 +343,20 @@ class GraphBuilder:
         value.become(detached)
         self._by_fake[id(value.fake)] = value
         self.replaced.append(value)
+
+    def _has_given_histories(self, interp: Interpreter, fakes: list[torch.Tensor]) -> bool:
+        """Whether inputs were leaves as fake tensors alone; now they have a history, as what they are like, and can be
+        written to."""
+        places = {*map(storage_of, fakes)}
+        inputs = [v for v in self.inputs if v.fake.requires_grad and v.fake.is_leaf and storage_of(v.fake) in places]
+        inputs = [value for value in inputs if value.obj is not None and not value.obj.is_leaf]
+        for value in inputs:
+            if value.get_attr(interp, "retains_grad").as_constant():  # torch's autograd functions fail for those
+                raise Break("unsupported-operation", f"{value.source} is written to, whose gradient is to be retained")
+            with self.mode:
+                history = torch.zeros((), dtype=value.fake.dtype, device=value.fake.device, requires_grad=True)
+                value.fake.requires_grad_(False).copy_(history)
+        return bool(inputs)
 
     def _note_written(self, target: Any, args: Any, fakes: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Keep what a call wrote to; kernels refuse to write where a place is met twice, which fakes do not see."""
