@@ -100,15 +100,12 @@ def mark_dynamic(
     """
     lo, hi = min or 0, (1 << 63) - 1 if max is None else max
     if not 0 <= lo <= hi:
-        raise ConfigError(
-            f"no size is from {min} to {max}", fix="give bounds with 0 <= min <= max, or leave out those not known"
-        )
+        raise ConfigError(f"no size is from {min} to {max}", fix="give bounds with 0 <= min <= max, or leave them out")
     marks: dict[int, tuple[int | None, int | None]] = dict(getattr(tensor, DYNAMIC, {}))
     for d in _dims(tensor, dim):
         if not lo <= (size := tensor.shape[d]) <= hi:
             raise ConfigError(
-                f"dimension {d} has size {size}, outside of {lo} to {max}",
-                fix="give bounds that the sizes of all calls are within, or mark other tensors only",
+                f"dimension {d} has size {size}, outside of {min} to {max}", fix="give bounds for all calls"
             )
         marks[d] = (min, max)
     setattr(tensor, DYNAMIC, marks)

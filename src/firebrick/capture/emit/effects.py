@@ -48,10 +48,11 @@ class Effects:
         if always or value.source is not None:
             self._changed.setdefault(id(value), value)
 
-    def overwritten(self, value: Value | None) -> None:
+    def overwritten(self, value: object) -> None:
         """Note what an attribute or item was that gets another value; a float is most likely another in each call."""
-        if value is not None and value.source is not None and type(getattr(value, "obj", None)) is float:
-            self.floats.add(value.source)
+        source = getattr(value, "source", None)
+        if source is not None and type(getattr(value, "obj", None)) is float:
+            self.floats.add(source)
 
     def set_global(self, variables: Any, name: str, value: Value) -> None:
         """Note an assignment to a global, or to an attribute of a class."""

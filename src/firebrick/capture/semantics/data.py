@@ -289,9 +289,7 @@ HANDLERS.update(
         "STORE_SLICE": _on(4, lambda interp, at, item, to, *span: to.set_item(interp, SliceValue(*span), item), 1),
         "CONTAINS_OP": _on(
             2,
-            lambda interp, at, item, container: ConstantValue(
-                operators.contains(interp, container, item) is not bool(at.arg)
-            ),
+            lambda interp, at, item, held: ConstantValue(operators.contains(interp, held, item) is not bool(at.arg)),
         ),
         "BUILD_SLICE": lambda interp, at: interp.push(SliceValue(*interp.pop_many(at.arg))),  # type: ignore[arg-type]
         "MAP_ADD": _on(2, lambda interp, at, key, item: interp.stack[-at.arg].set_item(interp, key, item), 2),
