@@ -210,7 +210,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
 
 _CHOICES = {
     "numerics": ("default", "eager"),
-    "simd": ("auto", "scalar", "avx2", "avx512", "avx512_vnni", "neon"),
+    "simd": ("auto", "scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "avx512_amx", "neon"),
     "stages": ("all", "trace", "capture", "none"),
 }
 _NAMES = {"debug": LEVELS, "check": CHECKS}

@@ -296,7 +296,7 @@ def forked(x: Any) -> Any:
 _ROWS: list[tuple[Any, list[Any], int]] = [
     (default, [], 0),
     (unused, [], 0),
-    (unused_beside_gradients, [], 1),
+    (unused_beside_gradients, [], 0),
     (generator_as_argument, [generator], 0),
     (methods_of_a_generator, [generator], 3),
     (generator_inside, [], 0),

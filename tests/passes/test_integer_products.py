@@ -10,11 +10,11 @@ from vectors import needs_vectors
 import firebrick
 from firebrick.passes import Int8Linear
 from firebrick.targets.cpu.cpu_target import _SIMD
-from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS
+from firebrick.targets.cpu.panel_kernel import PANEL_COLUMNS
 from firebrick.targets.cpu.processor import features
 
 pytestmark = [pytest.mark.compiler, needs_vectors, pytest.mark.filterwarnings("ignore")]
-LEVELS = [name for name, row in _SIMD.items() if row.needs <= features() and row.vector_bytes in INT8_COLUMNS]
+LEVELS = [name for name, row in _SIMD.items() if row.needs <= features() and row.vector_bytes in PANEL_COLUMNS]
 SHAPES = [(1, 1, 1), (1, 768, 96), (5, 17, 33), (6, 16, 16), (7, 2, 31), (13, 64, 48), (29, 1100, 40), (300, 33, 20),
           (20, 2049, 100), (18, 4000, 300)]  # fmt: skip
 """Rows, inner, outer: whole and broken tiles and panels, odd sums, several pieces of a sum, rows and columns shared."""

@@ -1,7 +1,7 @@
 """Products of 8-bit integers by constant weights, spelled as integers or as quantized numbers, on the target's kernel.
 
-_int_mm(x, w)                                          ->   int8_product(x, pack_int8(w))
-mm((x - a) * s, (w - b) * t)                           ->   (int8_product(x, packed) - a * sums of w - ...) * s * t
+_int_mm(x, w)                                          ->   panel_product(x, pack_panels(w))
+mm((x - a) * s, (w - b) * t)                           ->   (panel_product(x, packed) - a * sums of w - ...) * s * t
 convolution((x - a) * s, (w - b) * t)                  ->   the same of the bytes under each place of the window
 
 x and w are int8 or uint8 and int8, a and b whole numbers, s and t scales: one, or one a row of x and a column of w.
@@ -21,7 +21,7 @@ from torch import fx
 
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
-from firebrick.ir.operators.int8_op import int8_op, pack_int8_op
+from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
@@ -165,12 +165,12 @@ def _product(x: Any, weight: Any, recipe: RecipeBuilder, target: Target, before:
         return None
     if recipe.is_constant(x) or not isinstance(inner, int) or not isinstance(outer, int):
         return None
-    choice = target.choices("firebrick::int8_product", (inner, outer))[0]
+    choice = target.choices("firebrick::panel_product", (inner, outer))[0]
     if choice is CALL:
         return None
     recorder.count("int8 products")
-    packed = recipe.call(f"{weight.name}_int8", pack_int8_op, recipe.copy(weight), *choice.options.values())
-    return emit(before, int8_op, x, recipe.use(packed, before), outer)
+    packed = recipe.call(f"{weight.name}_int8", pack_panels_op, recipe.copy(weight), *choice.options.values())
+    return emit(before, panel_op, x, recipe.use(packed, before), outer)
 
 
 def _scaled(sums: fx.Node, x: _Quantized, w: _Quantized, bias: list[Any], recipe: RecipeBuilder, at: fx.Node) -> Any:

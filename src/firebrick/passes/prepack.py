@@ -3,8 +3,9 @@
 addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
 
 So are matmuls by constant bfloat16 weights of few rows, or where oneDNN has none: sums are float32 and rounded once, by
-the loops that follow. Others go to oneDNN, mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), or to
-MKL, mkl::_mkl_linear on mkl::_mkl_reorder_linear_weight(W, rows); the recipe computes packed weights once.
+the loops that follow. With instructions for bfloat16 they are firebrick::panel_product on pack_panels(t(W)), which
+rounds. Others go to oneDNN, mkldnn::_linear_pointwise on mkldnn::_reorder_linear_weight(W, rows), or to MKL,
+mkl::_mkl_linear on mkl::_mkl_reorder_linear_weight(W, rows); the recipe computes packed weights once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
+from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out, propagate_layouts
 from firebrick.passes.recipe import RecipeBuilder, emit
@@ -42,8 +44,8 @@ SAME_ORDER = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims}
 )
 """Views through which elements keep their order."""
-_PACKS = frozenset({"packed", "mkl"})
-"""Forms of libraries, which have a weight in a layout of their own."""
+_PACKS = frozenset({"packed", "mkl", "tiles"})
+"""Forms that have a weight in a layout of their own."""
 _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int, aten.permute.default})
 
 
@@ -176,8 +178,13 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     if other is not None:
         other = _viewed(graph, other, node, last)
     args: tuple[Any, ...]
-    if form.name not in _PACKS:
-        target: Any = linear_op
+    if form.name == "tiles":
+        pack = recipe.call(f"{weight.name}_tiles", pack_panels_op, recipe.copy(weight), *form.options.values())
+        target: Any = panel_op
+        ends = (weight.meta["val"].shape[1], _wide_bias(bias, recipe, node), fused.attr, list(fused.scalars))
+        args = (x, recipe.use(pack, node), *ends)
+    elif form.name not in _PACKS:
+        target = linear_op
         read = without_gaps(weight, recipe, node)
         args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
     else:
@@ -214,10 +221,7 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
     graph = recipe.aten.gm.graph
     inside = bias is not None and recipe.is_constant(bias)
     tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
-    wide_bias = None
-    if inside:
-        wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
-        wide_bias = recipe.use(wide, node)
+    wide_bias = _wide_bias(bias, recipe, node) if inside else None
     read = without_gaps(weight, recipe, node)
     with graph.inserting_before(node):
         product = graph.call_function(
@@ -238,6 +242,14 @@ def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
         absorb(product, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
         graph.erase_node(tail)
+
+
+def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> fx.Node | None:
+    """A bias as float32."""
+    if bias is None or not recipe.is_constant(bias):
+        return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
+    wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
+    return recipe.use(wide, before)
 
 
 def _named(form: Choice) -> list[str]:

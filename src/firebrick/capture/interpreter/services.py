@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
@@ -43,6 +44,16 @@ class Operations:
         """Raise, in the user's program, an exception that a host operation raised."""
         raise Raised(ExceptionValue.of(error, [self.tracer.known(arg) for arg in error.args])) from error
 
+    @contextmanager
+    def raising(self, *classes: type[Exception]) -> Iterator[None]:
+        """Raise, in the user's program, what host code raises inside."""
+        try:
+            yield
+        except (Break, NotConstant, Raised):
+            raise
+        except classes as error:
+            self.raise_real(error)
+
     def raise_new(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise a new exception in the user's program."""
         self.raise_value(cls, [self.tracer.known(arg) for arg in args])
@@ -73,10 +84,8 @@ class Operations:
         except NotConstant as error:
             name = getattr(function, "__qualname__", str(function))
             raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
-        try:
+        with self.raising(Exception):
             return self.tracer.fresh(function(*host, **named))
-        except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-            self.raise_real(error)
 
     def index_of(self, value: Value) -> int:
         """`operator.index`."""
@@ -349,10 +358,8 @@ class Operations:
                 text = value.as_constant()
             except NotConstant:
                 text = operators.host_text(self.interpreter, value)
-        try:
+        with self.raising(TypeError, ValueError):
             return ConstantValue(shown(text, conversion, spec))
-        except (TypeError, ValueError) as error:
-            self.raise_real(error)
 
     def _formatted_object(self, value: ObjectValue, conversion: str, spec: str) -> Value:
         names: dict[str, tuple[str, ...]] = {

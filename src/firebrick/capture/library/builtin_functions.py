@@ -96,7 +96,7 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     value = args[0].realize()
     classes, kind = _classes(interp, args[1]), value.python_type()
     _guard_abstract(interp, kind, classes)
-    try:
+    with interp.raising(TypeError):
         if isinstance(value, TensorValue):
             return ConstantValue(_tensor_is(value, classes))
         if isinstance(value, ObjectValue) and value.obj is not None:
@@ -104,8 +104,6 @@ def _isinstance(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         if value.is_constant():
             return ConstantValue(isinstance(value.as_constant(), classes))
         return ConstantValue(issubclass(kind, classes))
-    except TypeError as error:
-        interp.raise_real(error)
 
 
 def _guard_abstract(interp: Interpreter, kind: type, classes: Any) -> None:

@@ -57,10 +57,8 @@ TRANSPARENT.update(
 
 @handles(inspect.signature)
 def _signature(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    try:
+    with interp.raising(TypeError, ValueError):
         return interp.tracer.known(inspect.signature(real_callable(args[0])))
-    except (TypeError, ValueError) as error:
-        interp.raise_real(error)
 
 
 TRANSPARENT.update((inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction))

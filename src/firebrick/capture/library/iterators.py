@@ -107,10 +107,8 @@ if hasattr(itertools, "batched"):
 
 
 def _zipped(interp: Interpreter, rows: Iterator[Any]) -> Iterator[Any]:
-    try:
+    with interp.raising(ValueError):  # one was shorter
         yield from rows
-    except ValueError as error:  # one was shorter
-        interp.raise_real(error)
 
 
 def _refuse(emitter: ValueEmitter) -> NoReturn:
@@ -123,10 +121,8 @@ def _value(item: Any) -> Value:
 
 def _make(function: Any, make: Callable[..., Any], interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     kind = function if isinstance(function, type) else itertools.chain
-    try:
+    with interp.raising(TypeError, ValueError):
         return IteratorValue(map(_value, make(interp, *args, **kwargs)), kind, _refuse)
-    except (TypeError, ValueError) as error:
-        interp.raise_real(error)
 
 
 for _function, _maker in _MADE.items():

@@ -85,10 +85,8 @@ def _method(interp: Interpreter, value: Value, name: str, *args: Value) -> Tenso
 def _evaluate(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     host = [operators.host_text(interp, arg) for arg in args]
     named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
-    try:
+    with interp.raising(Exception):
         result = function(*host, **named)
-    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-        interp.raise_real(error)
     return _as_value(interp, result)
 
 
@@ -438,10 +436,8 @@ def _of_kinds(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) ->
     if kwargs or any(isinstance(value, TensorValue) for value in values):
         raise Break("numpy", f"numpy.{function.__name__}() with keywords or tensors")
     host = [one.stand_in() if isinstance(one, ArrayValue) else operators.host_text(interp, one) for one in values]
-    try:
+    with interp.raising(Exception):
         return interp.tracer.fresh(function(*host))
-    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-        interp.raise_real(error)
 
 
 @handles_each(*(getattr(np, name) for name in _SCALARS))

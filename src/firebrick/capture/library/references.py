@@ -24,8 +24,8 @@ from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.function import CallableValue, CellValue, FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, InstanceDictValue, ObjectValue
 from firebrick.capture.values.object import MISSING as NOTHING
-from firebrick.capture.values.object import InstanceDictValue, ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
     real = getattr(target, "obj", None)
-    try:
+    with interp.raising(TypeError):
         known = None if real is None else interp.tracer.objects.get(id(weakref.ref(real)))
-    except TypeError as error:
-        interp.raise_real(error)
     if real is None and not (isinstance(target, ObjectValue) and target.storage is None):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     check_held(interp, target)
@@ -196,9 +194,16 @@ def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
         copied.storage = value.storage
         if isinstance(value.storage, (ListValue, DictValue, SetValue)):
             copied.storage = value.storage.call_method(interp, "copy", [], {})
-    for key in list(interp.iterate(InstanceDictValue(value))) if value.obj is not None else list(value.fields):
+    lookup, cls = (lambda name: interp.lookup(value.cls, name)[0]), value.cls
+    slotted = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
+    slots = {n: lookup(n) for own in slotted for n, e in own.items() if isinstance(e, types.MemberDescriptorType)}
+    hooks = [lookup(name) for name in ("__getattribute__", "__setattr__")] if slots else []
+    if not all(isinstance(entry, (*MEMBERS, *BUILTIN_METHODS)) for entry in (*slots.values(), *hooks)):
+        raise Break("unsupported-call", f"copy.copy() of {value.describe()}, whose class handles its slots")
+    given = value.obj is not None and cls.__dictoffset__
+    for key in [*(interp.iterate(InstanceDictValue(value)) if given else value.fields), *slots]:
         name = key if isinstance(key, str) else key.realize().as_constant()
-        field = value.own(interp, name)
+        field = value.slot(interp, slots[name], name) if name in slots else value.own(interp, name)
         if field is not NOTHING:
             copied.fields[name] = field
     return copied

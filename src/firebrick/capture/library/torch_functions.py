@@ -542,10 +542,8 @@ def _group_name(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) 
 def _fixed_call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     host = [_held(interp, arg) for arg in args]
     named = {name: _held(interp, arg) for name, arg in kwargs.items()}
-    try:
+    with interp.raising(Exception):
         return ConstantValue(function(*host, **named))
-    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-        interp.raise_real(error)
 
 
 def _world(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:

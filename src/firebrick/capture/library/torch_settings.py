@@ -67,10 +67,8 @@ def _entered(make: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Valu
     bound = inspect.signature(make).bind(*args, **kwargs)
     values, named = constants(interp, bound.args, bound.kwargs)
     context = lambda: make(*values, **named)  # noqa: E731
-    try:
+    with interp.raising(Exception):
         context()
-    except Exception as error:  # noqa: BLE001  the user's program gets what it raises
-        interp.raise_real(error)
     text = f"{values!r} {named!r}"
 
     def enter(at: Interpreter) -> Callable[[Interpreter], None]:
@@ -117,10 +115,8 @@ def _sets(name: Any, read: Callable[..., tuple[Any, ...]], asked: int = 0, sette
             )
 
         def enter(at: Interpreter) -> Callable[[Interpreter], None]:
-            try:
+            with at.raising(Exception):
                 put(at, values)
-            except Exception as error:  # noqa: BLE001  the user's program gets what it raises
-                at.raise_real(error)
             return lambda later: put(later, before)
 
         context = _SettingValue(setter, [ConstantValue(value) for value in values], enter)
@@ -183,10 +179,8 @@ def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     values, named = constants(interp, args, kwargs)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        try:
+        with interp.raising(Exception):
             result = function(*values, **named)
-        except Exception as error:  # noqa: BLE001  the user's program gets what it raises
-            interp.raise_real(error)
     for warning in said:
         text: list[Value] = [ConstantValue(str(warning.message)), interp.tracer.known(warning.category)]
         interp.tracer.effects.later(warnings.warn, text, {})

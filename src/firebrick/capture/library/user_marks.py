@@ -138,12 +138,8 @@ def _host(value: Value) -> Any:
 
 
 def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    try:
+    with interp.raising(Exception):
         result = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
-    except Break:
-        raise
-    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-        interp.raise_real(error)
     return interp.tracer.known(result)
 
 

@@ -193,10 +193,8 @@ def _import_name(interp: Interpreter, at: Instruction) -> None:
     package = interp.globals.get("__package__") or interp.globals.get("__name__", "")
     if level.as_constant() and not package:
         raise Break("unsupported-instruction", f"relative import of {at.argval}")
-    try:
+    with interp.raising(ImportError):
         module = __import__(at.argval, interp.globals, {}, names.as_constant() or (), level.as_constant())
-    except ImportError as error:
-        interp.raise_real(error)
     if sys.modules.get(module.__name__) is module:
         interp.tracer.guards.identity(Global(module.__name__, Namespace("sys.modules", sys.modules)), module)
     interp.push(interp.tracer.known(module))
@@ -208,11 +206,9 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
     try:
         interp.push(module.get_attr(interp, at.argval))
     except Raised:
-        try:
+        with interp.raising(ImportError):
             name = f"{module.as_constant().__name__}.{at.argval}"
             interp.push(interp.tracer.known(importlib.import_module(name)))
-        except ImportError as error:
-            interp.raise_real(error)
 
 
 HANDLERS.update(

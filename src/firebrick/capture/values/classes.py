@@ -54,10 +54,8 @@ class ClassValue(KnownValue):
         if entry is MISSING or isinstance(entry, types.GetSetDescriptorType):
             if isinstance(meta, types.FunctionType):
                 return BoundMethodValue(tracer.function(meta), self)
-            try:
+            with interp.raising(AttributeError):
                 attribute = getattr(self.obj, name)
-            except AttributeError as error:
-                interp.raise_real(error)
             if is_literal(attribute):
                 tracer.guards.equals(Attr(tracer.const_source(self.obj), name), attribute)
             elif name == "__dict__" and not self.obj.__flags__ & _IMMUTABLE:
@@ -193,10 +191,8 @@ class ClassValue(KnownValue):
         """A new instance by the built-in `__new__` below the class."""
         cls = self.obj
         if cls.__flags__ & _ABSTRACT:
-            try:
+            with interp.raising(TypeError):
                 object.__new__(cls)
-            except TypeError as error:
-                interp.raise_real(error)
         if issubclass(cls, torch.nn.Module):
             return NewModuleValue(cls)
         if issubclass(cls, torch.Tensor):

@@ -83,10 +83,8 @@ class ConstantValue(Value):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are evaluated now, methods are bound."""
-        try:
+        with interp.raising(AttributeError):
             attribute = getattr(self.value, name)
-        except AttributeError as error:
-            interp.raise_real(error)
         if inspect.isroutine(attribute):
             return MethodValue(self, name)
         return interp.tracer.known(attribute)
@@ -117,19 +115,15 @@ class ConstantValue(Value):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Elements of text, bytes, ranges and frozensets."""
-        try:
+        with interp.raising(TypeError):
             items = iter(self.value)
-        except TypeError as error:
-            interp.raise_real(error)
         known = interp.tracer.known
         return (known(item) for item in items)
 
     def length(self, interp: Interpreter) -> int:
         """Evaluated now."""
-        try:
+        with interp.raising(TypeError):
             return len(self.value)
-        except TypeError as error:
-            interp.raise_real(error)
 
     def truth(self, interp: Interpreter) -> bool:
         """Evaluated now."""

@@ -84,10 +84,8 @@ class CallableValue(KnownValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """Attributes are known too."""
-        try:
+        with interp.raising(AttributeError):
             attribute = getattr(self.obj, name)
-        except AttributeError as error:
-            interp.raise_real(error)
         return interp.tracer.known(attribute)
 
 
@@ -202,10 +200,8 @@ class FunctionValue(Value):
                 return self.attributes[name]
             case "__dict__":
                 return self.own
-        try:
+        with interp.raising(AttributeError):
             attribute = getattr(self.host(), name)
-        except AttributeError as error:
-            interp.raise_real(error)
         if not isinstance(attribute, (*LITERAL_TYPES, tuple, types.CodeType, type)):
             raise Break("unsupported-attribute", f"{name} of a function made in captured code is read")
         return interp.tracer.known(attribute)
@@ -372,10 +368,8 @@ def bind_arguments(interp: Interpreter, function: FunctionValue, args: Args, kwa
     like = types.FunctionType(_binding(code), {}, code.co_name, (*function.defaults,))
     like.__kwdefaults__ = function.kwdefaults
     like.__qualname__ = code.co_qualname if function.obj is None else function.obj.__qualname__
-    try:
+    with interp.raising(TypeError):
         bound: dict[str, Value] = like(*args, **kwargs)
-    except TypeError as error:
-        interp.raise_real(error)
     place = code.co_argcount + code.co_kwonlyargcount
     if code.co_flags & _VARARGS:
         bound[code.co_varnames[place]] = TupleValue([*bound[code.co_varnames[place]]])  # type: ignore[misc]

@@ -160,11 +160,9 @@ class DictValue(BuiltinValue):
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Keys in order."""
         entries = self.whole(interp)
-        try:
+        with interp.raising(RuntimeError):
             for key, _ in entries.values():
                 yield key
-        except RuntimeError as error:
-            interp.raise_real(error)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """The item, `__missing__`'s, or KeyError."""
@@ -274,11 +272,9 @@ class SetValue(BuiltinValue):
     def of(cls, interp: Interpreter, items: Iterator[Value], kind: type = set) -> SetValue:
         """A new set of `items`."""
         entries: dict[Hashable, Value] = {}
-        try:
+        with interp.raising(TypeError):
             for item in items:
                 entries.setdefault(key_of(item, interp, entries), item)
-        except TypeError as error:
-            interp.raise_real(error)
         return cls(entries, cls=kind)
 
     def as_constant(self) -> Any:
@@ -339,11 +335,9 @@ class ViewValue(BuiltinValue):
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """What the view shows."""
         entries = self.owner.whole(interp)
-        try:
+        with interp.raising(RuntimeError):
             for key, item in entries.values():
                 yield key if self.kind == "keys" else item if self.kind == "values" else TupleValue([key, item])
-        except RuntimeError as error:
-            interp.raise_real(error)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Set methods of key views."""
@@ -479,10 +473,8 @@ def _changing(interp: Interpreter, value: SetValue) -> dict[Hashable, Value]:
 
 
 def _add(interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:
-    try:
+    with interp.raising(TypeError):
         _changing(interp, value).setdefault(key_of(args[0], interp, value.entries), args[0])
-    except TypeError as error:
-        interp.raise_real(error)
     return NONE
 
 

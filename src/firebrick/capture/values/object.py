@@ -241,24 +241,30 @@ class ObjectValue(ComparedValue):
             return bind(interp, entry, owner, self, name)
         return self._missing(interp, name, None)
 
-    def member(self, interp: Interpreter, found: Any, name: str) -> Value:
-        """A slot, or an attribute computed in C."""
+    def slot(self, interp: Interpreter, entry: Any, name: str) -> Any:
+        """What a slot holds, or an attribute computed in C, or MISSING; a guard says which."""
         own = self.fields.get(name)
-        if own is not None and own is not MISSING:
-            return own
-        missing = self.fields.get(name) is MISSING or self.obj is None
-        if not missing:
-            try:
-                real = found.__get__(self.obj, self.cls)
-            except AttributeError:
-                missing = True
-        if missing and interp.lookup(self.cls, "__getattr__")[0] is MISSING:
-            _refuse(interp, self.cls, name, lambda blank: found.__get__(blank, self.cls))
-        if missing:
-            return self._missing(interp, name, None)
+        if own is not None or self.obj is None:
+            return MISSING if own is None else own
+        try:
+            real = entry.__get__(self.obj, self.cls)
+        except AttributeError:
+            if interp.lookup(self.cls, "__getattr__")[0] is not MISSING:  # the guard would run it
+                raise Break("unsupported-attribute", f"{name} of {self.describe()}, an empty slot, is read") from None
+            interp.tracer.guards.lacks_attribute(self.base(interp), name)
+            return MISSING
         value = self.fields[name] = interp.tracer.read(real, Attr(self.base(interp), name))
         interp.tracer.found.append(value)
         return value
+
+    def member(self, interp: Interpreter, entry: Any, name: str) -> Value:
+        """Its value, or that of `__getattr__`."""
+        value: Any = self.slot(interp, entry, name)
+        if value is not MISSING:
+            return value  # type: ignore[no-any-return]
+        if interp.lookup(self.cls, "__getattr__")[0] is MISSING:
+            _refuse(interp, self.cls, name, lambda blank: entry.__get__(blank, self.cls))
+        return self._missing(interp, name, None)
 
     def _missing(self, interp: Interpreter, name: str, raised: Raised | None) -> Value:
         if raised is not None and not interp.is_instance(raised.value, AttributeError):
@@ -483,10 +489,8 @@ def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[
         allowed = isinstance(held, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
         result = held.as_constant() if held and allowed else type(kind.__name__, (), {})()
     stand_in = type(value.cls.__name__, (), {name: lambda *_: result})()
-    try:
+    with interp.raising(TypeError, ValueError, OverflowError):
         return ConstantValue(use(stand_in))
-    except (TypeError, ValueError, OverflowError) as error:
-        interp.raise_real(error)
 
 
 def store_fields(emitter: ValueEmitter, owner: Value, fields: Mapping[str, Value]) -> None:
@@ -535,10 +539,8 @@ def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListVal
 def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]) -> NoReturn:
     """Raise the user's AttributeError, in the words that this Python has for an instance without attributes."""
     if builtin_base(cls) is object:
-        try:
+        with interp.raising(AttributeError):
             use(object.__new__(cls))
-        except AttributeError as error:
-            interp.raise_real(error)
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 

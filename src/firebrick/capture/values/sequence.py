@@ -303,10 +303,8 @@ class SliceValue(BuiltinValue):
 def _mutate(function: Any, interp: Interpreter, value: ListValue, args: Args, kwargs: Kwargs) -> Value:
     """A method that changes the host list or deque by `function(items, *args)`."""
     interp.tracer.effects.mutated(value)
-    try:
+    with interp.raising(IndexError, TypeError, ValueError):
         result = function(interp, value.items, *args)
-    except (IndexError, TypeError, ValueError) as error:
-        interp.raise_real(error)
     return NONE if result is None else result
 
 
@@ -329,10 +327,8 @@ def _add(
 ) -> Value:
     """A method that puts what `function(*args)` gives at the end."""
     interp.tracer.effects.mutated(value)
-    try:
+    with interp.raising(TypeError):
         value.add(function(interp, *args))
-    except TypeError as error:
-        interp.raise_real(error)
     return NONE
 
 

@@ -176,7 +176,7 @@ class SizeNodes:
         expr = self.sizes.settled(expr)
         if not expr.terms:
             return expr.const
-        if self.graph.outer is not None or not all(map(self._is_shown, expr.vars())):
+        if self.graph.outer is not None or not (all(map(self._is_shown, expr.vars())) and self.sizes.fits(expr)):
             return self.number(expr)
         node = self._nodes.get(expr)
         if node is None:

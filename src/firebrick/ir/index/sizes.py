@@ -265,6 +265,15 @@ class Sizes:
             self._decide("==", e - self.hint(e))
         return self.hint(e)
 
+    def fits(self, e: Expr) -> bool:
+        """Whether an expression fits into 64 bits, for sizes up to 2^31 where ranges don't tell; else it is fixed."""
+        usual = e.subs({v: var(v.name, v.lo, 1 << 31) for v in e.vars() if 0 <= v.lo < 1 << 31 < v.hi})
+        ends = ((usual.hi, e), (-usual.lo, -e))
+        if abs(self.hint(e)) <= _MOST and all(n <= _MOST or self.ask("<=", x, _MOST, "expected") for n, x in ends):
+            return True
+        self.fix(e)
+        return False
+
     def fix(self, e: Expr) -> None:
         """Let every symbol of an expression be the number that it is now."""
         for v in sorted(self.settled(e).vars(), key=lambda v: v.name):
@@ -550,16 +559,6 @@ class TestNode(_Node):
         """Whether it is certain."""
         return self._test("certainly")
 
-    @property
-    def expr(self) -> TestNode:
-        """What `shape_env` evaluates."""
-        return self
-
-    @property
-    def shape_env(self) -> _Environment:
-        """What answers for torch's own functions in Python."""
-        return _ENVIRONMENT
-
     def sym_not(self) -> TestNode:
         """The contrary."""
         return TestNode(self._contrary, self._test, self.sizes)
@@ -583,8 +582,6 @@ class _Environment:
         """The answer where either will do."""
         return test.guard_bool()
 
-
-_ENVIRONMENT = _Environment()
 
 _ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
     _Node: {
@@ -630,7 +627,7 @@ _ANSWERS: Mapping[type[_Node], Mapping[str, Callable[..., Any]]] = {
         "guard_or_true": lambda n, *_: n._or(True),
         "guard_size_oblivious": TestNode.guard_bool,
         "expr": property(lambda n: n),  # type: ignore[dict-item]
-        "shape_env": property(lambda n: _ENVIRONMENT),  # type: ignore[dict-item]
+        "shape_env": property(lambda n: _Environment()),  # type: ignore[dict-item]
         "sym_and": TestNode.and_,
         **dict.fromkeys(("or_", "sym_or"), lambda n, other: n.sym_not().and_(other.sym_not()).sym_not()),
     },

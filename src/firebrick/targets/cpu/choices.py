@@ -13,8 +13,8 @@ import torch
 
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
-from firebrick.targets.cpu.int8_kernel import INT8_COLUMNS, VNNI
 from firebrick.targets.cpu.matmul_kernel import PIECE
+from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,13 +26,14 @@ mkldnn = torch.ops.mkldnn
 COLUMNS = {64: 32, 32: 16, 16: 16}
 """Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
 _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
+_HALF = frozenset({"bias", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
 """What is done to results before they are stored. oneDNN's relu, hardtanh and hardsigmoid turn NaN into a number."""
 
 _MANY, _SMALL = 32, 64
 """Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
-_PACKED = 0.75
-"""Cost of kernels whose weight is packed ahead of time."""
+_PACKED, _TILES = 0.75, 0.7
+"""Cost of kernels whose weight is packed ahead of time, and of ours with instructions for bfloat16."""
 _LEAST, _WIDEST = 4, 9
 """Channels from which, and width of the window up to which, the kernel for depthwise convolutions is used."""
 _WIDE, _THICK = 40, (8, 1024)
@@ -49,12 +50,15 @@ _LONG = 2048
 
 def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
     """What computes an op, the cheapest first; of equal ones the first here."""
-    if target.exact or op not in (*_OPS, "firebrick::int8_product"):
+    if target.exact or op not in (*_OPS, "firebrick::panel_product"):
         return (CALL,)
-    if op == "firebrick::int8_product":
-        return (*_int8_product(target, *args), CALL)
+    if op == "firebrick::panel_product":
+        return (*_panel_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
-    return tuple(sorted([*_OPS[op](columns, *args), CALL], key=lambda c: c.cost))
+    choices = [*_OPS[op](columns, *args), CALL]
+    if op == "aten::mm" and args[1].dtype is torch.bfloat16 and target.simd in BF16_LEVELS:
+        choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
+    return tuple(sorted(choices, key=lambda c: c.cost))
 
 
 def _is_packable(dtype: torch.dtype) -> bool:
@@ -75,7 +79,7 @@ def _matmul(columns: int, x: Any, weight: Any) -> list[Choice]:
     if columns and (half or weight.dtype is torch.float32):
         along = 1 in (weight.stride(0), weight.shape[0])
         cost = 1.0 if half and rows > 1 else 0.5  # the library multiplies bfloat16; of one row the weight is but read
-        after = frozenset({"bias", *ACTIVATIONS}) if half else _WRITTEN
+        after = _HALF if half else _WRITTEN
         choices += [Choice(name, cost, after) for name in ("own", "dots", "panels")[: 3 if along else 1]]
     return choices
 
@@ -139,10 +143,10 @@ def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:
     return [Choice("own", 0.5 if few else 1.5)] if columns else []
 
 
-def _int8_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
+def _panel_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
     """A product of bytes by a constant weight; ATen's and, without VNNI, oneDNN's are slow or wrong."""
-    columns = INT8_COLUMNS.get(target.vector_bytes, 0)
-    options = {"columns": columns, "depth": VNNI if target.simd == "avx512_vnni" else 2}
+    columns = PANEL_COLUMNS.get(target.vector_bytes, 0)
+    options = {"columns": columns, "depth": VNNI if target.simd in VNNI_LEVELS else 2}
     return [Choice("own", 0.5, options=options)] if columns and inner and outer else []
 
 

@@ -89,7 +89,7 @@ class CpuTarget(Target):
         """Build the probes that these weights need."""
         if self.vector_bytes and not self.exact:
             for kind, detail in {
-                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes])
+                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)
             }:
                 probe(self, config, kind, detail)
 
@@ -136,18 +136,10 @@ class CpuTarget(Target):
 
     def units(self, schedule: Schedule, config: Config) -> tuple[Unit, ...]:
         """Texts with the names that each defines and the flags that it is built with."""
-        return self._units(self.source(schedule, config), [k.name for k in schedule.kernels])
-
-    def _units(self, texts: Sequence[str], names: Sequence[str]) -> tuple[Unit, ...]:
-        return tuple(
-            Unit(
-                f"u{i}",
-                text,
-                tuple(n for n in names if len(texts) == 1 or f" {n}(" in text),
-                (*flags_of(text), *self.flags),
-            )
-            for i, text in enumerate(texts)
-        )
+        texts, names = self.source(schedule, config), [k.name for k in schedule.kernels]
+        defined = [tuple(n for n in names if len(texts) == 1 or f" {n}(" in text) for text in texts]
+        parts = zip(texts, defined, strict=True)
+        return tuple(Unit(f"u{i}", t, d, (*flags_of(t), *self.flags)) for i, (t, d) in enumerate(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +157,8 @@ _AVX512 = _Row(
     32,
 )
 _SIMD: Mapping[str, _Row] = {
+    "avx512_amx": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}),
+    "avx512_bf16": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni", "avx512_bf16"}),
     "avx512_vnni": replace(_AVX512, needs=_AVX512.needs | {"avx512_vnni"}),
     "avx512": _AVX512,
     "avx2": _Row(frozenset(("avx2", "fma", "f16c")), 32, ("-mavx2", "-mfma", "-mf16c"), 32),

@@ -222,25 +222,15 @@ class Call:
             raise LoweringError(f"{call.op} wants the channels of a pixel side by side")
         dense = len(packed.shape) == 5
         window = packed.shape[2:4] if columns else packed.shape[1:3] if dense else packed.shape[:2]
-        result = Call(
-            batch,
-            inner,
-            int(outer),  # type: ignore[call-overload]
-            (image[0], image[1]),
-            tuple(map(as_int, buffers[out].shape[2:])),  # type: ignore[arg-type]
-            as_int(packed.shape[4]) if dense else int(columns),  # type: ignore[call-overload]
-            tuple(map(as_int, window)),  # type: ignore[arg-type]
-            tuple(stride),  # type: ignore[arg-type]
-            tuple(padding),  # type: ignore[arg-type]
-            tuple(dilation),  # type: ignore[arg-type]
-            (as_int(x.offset), *(as_int(x.strides[d]) for d in (0, 2, 3))),  # type: ignore[arg-type]
-            as_int(packed.offset) if columns else None,
-            as_int(scale.offset) if isinstance(scale, Ref) else None,
-            as_int(bias.offset) if isinstance(bias, Ref) else None,
-            as_int(other.offset) if isinstance(other, Ref) else None,
-            str(attr),
-            tuple(scalars),  # type: ignore[arg-type]
-        )
+        panel: Any = as_int(packed.shape[4]) if dense else columns
+        sizes: Any = tuple(tuple(map(as_int, n)) for n in (buffers[out].shape[2:], window))
+        lists: Any = (stride, padding, dilation, scalars)
+        *how, numbers = map(tuple, lists)
+        place = (as_int(x.offset), *(as_int(x.strides[d]) for d in (0, 2, 3)))
+        offsets = [as_int(r.offset) if isinstance(r, Ref) else None for r in (scale, bias, other)]
+        read = [*how, place, as_int(packed.offset) if columns else None, *offsets, str(attr), numbers]
+        fields: Any = (batch, inner, outer, tuple(image), sizes[0], int(panel), sizes[1], *read)
+        result = Call(*fields)
         refs = [r.buffer for r in (x, packed, scale, bias, other) if isinstance(r, Ref)]
         return result, (*refs, out), ()
 

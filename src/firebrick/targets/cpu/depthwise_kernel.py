@@ -139,13 +139,9 @@ class Depthwise:
             sums = "".join(f" s{t} += x{j} * w{k};" for t, k in taken if 0 <= k < window)
             if sums:
                 products.append(f"      const {v} x{j} = *(const {v}u*)(from[{j}] + place);{sums}")
+        sizes = {"v": v, "w": lanes, "pixels": pixels, "window": window, "columns": self._columns(pixels)}
         unit.helpers[name] = _TILE.format(
-            name=name,
-            v=v,
-            w=lanes,
-            pixels=pixels,
-            window=window,
-            columns=self._columns(pixels),
+            **{"name": name, **sizes},
             sums=", ".join(f"s{t} = start" for t in range(pixels)),
             weights=", ".join(f"w{k} = *(const {v}u*)(weight + {k} * channels)" for k in range(window)),
             products="\n".join(products),

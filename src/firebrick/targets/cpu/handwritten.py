@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.targets.cpu import dense_kernel, int8_kernel, matmul_kernel, recurrent_kernel
+from firebrick.targets.cpu import dense_kernel, matmul_kernel, panel_kernel, recurrent_kernel
 from firebrick.targets.cpu.dense_kernel import Call, Dense
 from firebrick.targets.cpu.depthwise_kernel import Depthwise
-from firebrick.targets.cpu.int8_kernel import Int8Product
 from firebrick.targets.cpu.matmul_kernel import Linear
+from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.recurrent_kernel import Recurrent
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
 
-Shape = Linear | Call | Recurrent | Int8Product
+Shape = Linear | Call | Recurrent | PanelProduct
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,
-    int8_kernel.OP: Int8Product.of,
+    panel_kernel.OP: PanelProduct.of,
 }  # fmt: skip
 """Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 

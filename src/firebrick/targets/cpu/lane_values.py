@@ -245,14 +245,9 @@ class Values(Writer):
         row = DTYPES[lane]
         signed = SIGNED[row.nbytes]
         fields = dict(zip("abc", codes, strict=False))
-        return text.format(
-            t=self.type_of(dtype, varying),
-            i=self.type_of(signed, varying),
-            f="f" if dtype == "f32" else "",
-            bits=8 * row.nbytes,
-            low="(int32_t)0x80000000" if row.nbytes == 4 else "INT64_MIN",
-            **fields,
-        )
+        fields |= {"t": self.type_of(dtype, varying), "i": self.type_of(signed, varying)}
+        low = "(int32_t)0x80000000" if row.nbytes == 4 else "INT64_MIN"
+        return text.format(f="f" if dtype == "f32" else "", bits=8 * row.nbytes, low=low, **fields)
 
     def _hardware(self, name: str, dtype: str, codes: list[str]) -> str:
         """A function that is one instruction, or made of one; empty if it isn't."""

@@ -81,14 +81,15 @@ def _recurrent(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]
     return wanted
 
 
-def _int8_product(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
+def _panel_product(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
     """The elements of a row side by side."""
     del out
-    return [None if _in_rows(args[0]) else _contiguous(args[0].shape), None]
+    others = [None for a in args[1:] if isinstance(a, Ref)]
+    return [None if _in_rows(args[0]) else _contiguous(args[0].shape), *others]
 
 
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
     "firebrick::linear": _linear, "firebrick::convolution": _convolution, "firebrick::recurrent": _recurrent,
-    "firebrick::int8_product": _int8_product,
+    "firebrick::panel_product": _panel_product,
 }  # fmt: skip
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

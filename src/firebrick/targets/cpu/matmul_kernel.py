@@ -26,10 +26,14 @@ from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
+
+    Points = tuple[list[str], list[str]]
+    Texts = tuple[str, str]
+    Sizes = tuple[int, int, int]
 
 OP = "firebrick::linear.out"
 
@@ -277,22 +281,15 @@ class Linear:
         varies = len(x.shape) == 2 and bool(x.shape[0].terms)
         rows, results = 0 if varies else as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
         steps = (as_int(x.strides[0]), as_int(weight.strides[0]), results[0])
-        linear = Linear(
-            rows,
-            inner,
-            outer,
-            (as_int(x.offset), as_int(x.strides[-2])),
-            (as_int(weight.offset), strides[0], strides[1]),
-            as_int(scale.offset) if isinstance(scale, Ref) else None,
-            as_int(bias.offset) if isinstance(bias, Ref) else None,
-            (as_int(other.offset), as_int(other.strides[0])) if isinstance(other, Ref) else None,
-            results[-2],
-            str(attr),
-            tuple(scalars),  # type: ignore[arg-type]
-            str(forms[0]) if varies and forms else form_of(forms[0] if forms else "own", rows, inner, strides[0] == 1),
-            buffers[x.buffer].dtype == "bf16",
-            (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0),
-        )
+        place, weights = (as_int(x.offset), as_int(x.strides[-2])), (as_int(weight.offset), strides[0], strides[1])
+        scales, biases = (as_int(r.offset) if isinstance(r, Ref) else None for r in (scale, bias))
+        added = (as_int(other.offset), as_int(other.strides[0])) if isinstance(other, Ref) else None
+        form = str(forms[0]) if forms else "own"
+        form = form if varies and forms else form_of(form, rows, inner, strides[0] == 1)
+        batch = (as_int(x.shape[0]), *steps) if len(x.shape) > 2 else (1, 0, 0, 0)
+        numbers: Any = scalars
+        ends: Any = (str(attr), tuple(numbers), form, buffers[x.buffer].dtype == "bf16", batch)
+        linear = Linear(rows, inner, outer, place, weights, scales, biases, added, results[-2], *ends)
         operands = [r.buffer for r in (x, weight, scale, bias, other) if isinstance(r, Ref)]
         return linear, (*operands, out), (x.shape[0],) if varies else ()
 
@@ -337,15 +334,9 @@ class Linear:
         most, columns = (REGISTERS.get(unit.target.vector_bytes, 16) - 1) // 5, 4
         tail = self.inner % lanes != 0
         whole = [dot(unit, lanes, n, columns, tail, self.type) for n in range(1, most + 1)]
-        plan = _DOTS_OF_ROWS.format(
-            few=_FEW,
-            half=int(self.half),
-            collide=int(self.x[1] % 512 == 0),
-            piece_few=_even(self.inner, _DOT_PIECE_FEW, lanes),
-            piece=_even(self.inner, _DOT_PIECE, lanes),
-            columns=columns,
-            block=_DOT_COLUMNS,
-        )
+        pieces = {"piece_few": _even(self.inner, _DOT_PIECE_FEW, lanes), "piece": _even(self.inner, _DOT_PIECE, lanes)}
+        facts = {"few": _FEW, "half": int(self.half), "collide": int(self.x[1] % 512 == 0)}
+        plan = _DOTS_OF_ROWS.format(**facts, **pieces, columns=columns, block=_DOT_COLUMNS)
         last = whole if self.outer % columns else []
         return self._form_of_rows(unit, name, "dots", columns, most, plan, (whole, last), ("", _DOTS))
 
@@ -354,69 +345,36 @@ class Linear:
         most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
         columns, small = 2 * lanes, unit.target.vector_bytes == 32
         floats, (_, inner_stride, outer_stride) = panel_floats(unit.target.cache), self.weight
-        turned, left = outer_stride != 1, self.outer % columns
+        turned = outer_stride != 1
         packing = panels(unit, lanes, floats, turned)
-        plan = _PANELS_OF_ROWS.format(
-            whole_lines=int(not turned and self.outer % lanes == 0 and not self.half),
-            piece_in_place=_even(self.inner, _IN_PLACE, 1),
-            piece=_even(self.inner, _SMALL_PANEL if small else _PANEL, 1),
-            columns=columns,
-            floats=floats,
-            row=ROW,
-            turned=int(turned),
-            chain=_CHAIN,
-            chain_ahead=_CHAIN if turned else _CHAIN * inner_stride,
-            chain_step=1 if turned else inner_stride,
-            pack=f"{packing}<{self.type}>",
-        )
-
-        def points(vectors: int, tail: int) -> list[str]:
-            return [tile(unit, lanes, rows, vectors, tail) for rows in range(1, most + 1)]
-
-        both = (
-            points(2, lanes) if self.outer > left else [],
-            points(-(-left // lanes), (left - 1) % lanes + 1) if left else [],
-        )
+        lines = not turned and self.outer % lanes == 0 and not self.half
+        facts = {"whole_lines": int(lines), "turned": int(turned), "columns": columns, "floats": floats, "row": ROW}
+        pieces = {"piece_in_place": _even(self.inner, _IN_PLACE, 1), "chain": _CHAIN, "pack": f"{packing}<{self.type}>"}
+        pieces["piece"] = _even(self.inner, _SMALL_PANEL if small else _PANEL, 1)
+        step = 1 if turned else inner_stride
+        plan = _PANELS_OF_ROWS.format(**facts, **pieces, chain_ahead=_CHAIN * step, chain_step=step)
+        both = self._panel_points(unit, lanes, range(1, most + 1))
         texts = (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN))
         return self._form_of_rows(unit, name, "panels", columns, most, plan, both, texts)
 
     def _form_of_rows(
-        self,
-        unit: Unit,
-        name: str,
-        form: str,
-        columns: int,
-        most: int,
-        plan: str,
-        points: tuple[list[str], list[str]],
-        texts: tuple[str, str],
+        self, unit: Unit, name: str, form: str, columns: int, most: int, plan: str, points: Points, texts: Texts
     ) -> str:
-        lanes, offsets = max(unit.target.vector_bytes // 4, 4), (self.scale, self.bias, self.other and self.other[0])
+        lanes, threads = max(unit.target.vector_bytes // 4, 4), unit.target.threads
+        offsets = (self.scale, self.bias, self.other and self.other[0])
         self._driver(unit, form, lanes, texts)
         operands, results = self._given(("", ""))
         finishes = self.attr != "none" or offsets != (None, None, None)
         whole, last = (", ".join(["nullptr", *(pointers or ["nullptr"] * most), "nullptr"]) for pointers in points)
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
-        return _OF_ROWS.format(
-            form=form,
-            type=self.type,
-            types=POINTS[form].replace("W*", f"{self.type}*"),
-            name=name,
-            whole=whole,
-            last=last,
-            numbers=", ".join(map(str, (self.inner, self.outer, *strides))),
-            columns=columns,
-            most=most,
-            groups=-(-self.outer // columns),
-            threads=unit.target.threads,
-            plan=plan,
-            finish=finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr",
-            given=", ".join([*operands, results]),
-            products=self.inner * self.outer,
-            serial=SERIAL,
-            pieces=(pieces := max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * unit.target.threads)))),
-            parts=pieces * unit.target.threads,
-        )
+        names = {"form": form, "type": self.type, "types": POINTS[form].replace("W*", f"{self.type}*"), "name": name}
+        tiles = {"whole": whole, "last": last, "columns": columns, "most": most, "plan": plan, "serial": SERIAL}
+        done = finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr"
+        pieces = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
+        work = {"products": self.inner * self.outer, "groups": -(-self.outer // columns), "threads": threads}
+        work |= {"pieces": pieces, "parts": pieces * threads}
+        given, numbers = ", ".join([*operands, results]), ", ".join(map(str, (self.inner, self.outer, *strides)))
+        return _OF_ROWS.format(**names, **tiles, **work, finish=done, given=given, numbers=numbers)
 
     def _driver(self, unit: Unit, form: str, lanes: int, texts: tuple[str, str]) -> None:
         """What all matmuls of a form have in common."""
@@ -456,17 +414,11 @@ class Linear:
         tail = self.inner % lanes != 0
         points = [dot(unit, lanes, n, columns, tail, self.type) for n in self._heights(tiles)]
         self._driver(unit, "dots", lanes, ("", _DOTS))
-        return self._blocking(
-            unit,
-            "dots",
-            (piece, block, columns),
-            tiles,
-            copies=(row, copied * (tiles if few else 1), copied if few else 0),
-            # Each call fetches its share of the next block's rows, or all of them.
-            fetched=(0, 0, columns) if few else (block, 65536 // tiles, 1),
-            pack="nullptr",
-            points=(points, points if self.outer % columns else []),
-        )
+        copies = (row, copied * (tiles if few else 1), copied if few else 0)
+        # Each call fetches its share of the next block's rows, or all of them.
+        fetched = (0, 0, columns) if few else (block, 65536 // tiles, 1)
+        both = points, points if self.outer % columns else []
+        return self._blocking(unit, "dots", (piece, block, columns), tiles, copies, fetched, "nullptr", both)
 
     def _panels(self, unit: Unit) -> Blocking:
         """The kernel on panels of columns."""
@@ -483,7 +435,6 @@ class Linear:
         piece = _even(self.inner, _IN_PLACE if in_place else _SMALL_PANEL if small else _PANEL, 1)
         block = columns * max(floats // (piece * columns), 1)
         packing = panels(unit, lanes, floats, turned)
-        last = self.outer % columns
         # Of the panels' next piece each tile fetches a row of a turned weight, or each chain a row of all panels
         # or, with fewer chains than rows, each tile a line of all rows.
         fetched = (_CHAIN * inner_stride, inner_stride)
@@ -491,37 +442,21 @@ class Linear:
             fetched = (_CHAIN, 1)
         elif not in_place and tiles * (block // columns) * -(-piece // _CHAIN) >= piece:
             fetched = (inner_stride, -(-block // _CHAIN))
-
-        def points(vectors: int, left: int) -> list[str]:
-            return [tile(unit, lanes, rows, vectors, left) for rows in self._heights(tiles)]
-
-        both = (
-            points(2, lanes) if self.outer > last else [],
-            points(-(-last // lanes), (last - 1) % lanes + 1) if last else [],
-        )
+        both = self._panel_points(unit, lanes, self._heights(tiles))
         self._driver(unit, "panels", lanes, (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN)))
-        return self._blocking(
-            unit,
-            "panels",
-            (piece, -(-self.outer // columns) * columns if in_place else block, columns),
-            tiles,
-            copies=(ROW, most * ROW, 0),
-            fetched=(*fetched, inner_stride if in_place else columns),
-            pack="nullptr" if in_place else f"{packing}<{self.type}>",
-            points=both,
-        )
+        fetches = (*fetched, inner_stride if in_place else columns)
+        sizes = piece, -(-self.outer // columns) * columns if in_place else block, columns
+        pack = "nullptr" if in_place else f"{packing}<{self.type}>"
+        return self._blocking(unit, "panels", sizes, tiles, (ROW, most * ROW, 0), fetches, pack, both)
+
+    def _panel_points(self, unit: Unit, lanes: int, heights: Iterable[int]) -> Points:
+        """Tiles of those heights: of two vectors, and of what is left of the columns."""
+        left = self.outer % (2 * lanes)
+        whole = [tile(unit, lanes, rows, 2, lanes) for rows in heights if self.outer > left]
+        return whole, [tile(unit, lanes, rows, -(-left // lanes), (left - 1) % lanes + 1) for rows in heights if left]
 
     def _blocking(
-        self,
-        unit: Unit,
-        form: str,
-        sizes: tuple[int, int, int],
-        tiles: int,
-        *,
-        copies: tuple[int, int, int],
-        fetched: tuple[int, int, int],
-        pack: str,
-        points: tuple[list[str], list[str]],
+        self, unit: Unit, form: str, sizes: Sizes, tiles: int, copies: Sizes, fetched: Sizes, pack: str, points: Points
     ) -> Blocking:
         """What follows for the numbers of the driver from the sizes of tiles, and how threads share the work."""
         columns, lanes = sizes[2], max(unit.target.vector_bytes // 4, 4)
@@ -551,17 +486,12 @@ class Linear:
             call = f"  for (int64_t i = begin; i < end; i++)\n    fb_by_{form}({name}_shape, {', '.join(operands)}, 0, "
             call += f"{count});"
             count = self.batch[0]
-        return _KERNEL.format(
-            name=name,
-            form=form,
-            type=self.type,
-            numbers=", ".join(map(str, plan.numbers)),
-            points=", ".join((plan.pack, *both, done)),
-            call=call,
-            start=f"fb_parallel({name}_part, args, sizes, {count}, {plan.pieces})"
-            if plan.pieces
-            else f"{name}_part(args, sizes, 0, {count})",
-        )
+        start = f"{name}_part(args, sizes, 0, {count})"
+        if plan.pieces:
+            start = f"fb_parallel({name}_part, args, sizes, {count}, {plan.pieces})"
+        numbers, points = ", ".join(map(str, plan.numbers)), ", ".join((plan.pack, *both, done))
+        names = {"name": name, "form": form, "type": self.type}
+        return _KERNEL.format(**names, numbers=numbers, points=points, call=call, start=start)
 
     def _heights(self, tiles: int) -> list[int]:
         """Rows of the tiles that occur."""

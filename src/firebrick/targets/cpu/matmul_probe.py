@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick import _native
 from firebrick.artifact import Artifact
 from firebrick.artifact import Unit as Text
@@ -15,13 +17,12 @@ from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, POINTS, Linear, form_of
+from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch
 
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _NUMBERS = 20
 """Whole numbers that a shape of the drivers begins with; behind them an argument has what `_PROBE` reads."""
 
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _PROBE = """\
 static void fb_probe_{form}_part(void* const* args, const int64_t* s, int64_t begin, int64_t end) {{
   typedef void (*tile)({types});
@@ -72,33 +74,19 @@ class MatmulProbe:
         self.lanes = max(target.vector_bytes // 4, 4)
         texts, self.tiles, self.packs = [], {}, {}
         for form in ("dots", "panels"):
-            shapes = [
-                self._linear(rows, 4096, 4096, turned, form) for rows in self._heights() for turned in (True, False)
-            ]
+            shapes = [self._linear(n, 4096, 4096, t, form) for n in range(1, MOST_ROWS + 2) for t in (True, False)]
             plans = [shape.blocking(self.unit) for shape in shapes]
             names = list(dict.fromkeys(name for plan in plans for name in plan.points[0]))
             packs = list(dict.fromkeys(plan.pack for plan in plans))
             self.tiles[form], self.packs[form] = names, packs
             choice = " : ".join(f"s[0] == {i} ? {pack}" for i, pack in enumerate(packs))
-            texts.append(
-                _PROBE.format(
-                    form=form,
-                    types=POINTS[form].replace("W*", f"{shapes[0].type}*"),
-                    tiles=", ".join(names),
-                    type=shapes[0].type,
-                    numbers=_NUMBERS,
-                    pack=f"{choice} : nullptr",
-                    finish=finish(self.unit, self.lanes, "none", ()),
-                )
-            )
-        entries = ("fb_probe_dots", "fb_probe_panels")
+            kind, parts = shapes[0].type, {"tiles": ", ".join(names), "pack": f"{choice} : nullptr"}
+            parts["finish"] = finish(self.unit, self.lanes, "none", ())
+            types = POINTS[form].replace("W*", f"{kind}*")
+            texts.append(_PROBE.format(form=form, types=types, type=kind, numbers=_NUMBERS, **parts))
+        entries = [f"fb_probe_{form}" for form in self.tiles]
         self.library = probe_library(target, config, unit_text(self.unit, texts), entries)
-        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-        self.calls = {form: call(self.library.symbol(f"fb_probe_{form}")) for form in self.tiles}
-
-    def _heights(self) -> Sequence[int]:
-        """Numbers of rows of which a kernel takes each tile and, with the last, each way to pack that there is."""
-        return range(1, MOST_ROWS + 2)
+        self.calls = {form: _CALL(self.library.symbol(name)) for form, name in zip(self.tiles, entries, strict=True)}
 
     def _linear(self, rows: int, inner: int, outer: int, turned: bool, form: str, batch: int = 1) -> Linear:
         strides = (0, 1, inner) if turned else (0, outer, 1)
@@ -130,3 +118,22 @@ class MatmulProbe:
         args = (ctypes.c_void_p * 4)(*(t if t is None else t.data_ptr() for t in (*read, out)))
         call = self.calls[blocking.form]
         return lambda: (call(args, sizes), read, out)  # which live as long as the call
+
+
+class PanelProbe:
+    """The kernel of bfloat16 on panels, for any shape."""
+
+    def __init__(self, target: CpuTarget, config: Config, _: None) -> None:
+        unit, name, (rows, inner, outer) = Unit(target), "fb_probe_panels", (f"sizes[{i}]" for i in range(3))
+        shape = PanelProduct(rows, inner, outer, (0, inner), 0, outer, HALVES, "uint16_t", 0)
+        self.columns = PANEL_COLUMNS[target.vector_bytes]
+        self.library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
+        self.call = _CALL(self.library.symbol(name))
+
+    def run(self, rows: int, inner: int, outer: int) -> Callable[[], Any]:
+        """What computes x @ weight + bias, with a weight of its own."""
+        x, out = (torch.ones(rows, n, dtype=torch.bfloat16) for n in (inner, outer))
+        panels = -(-outer // self.columns), -(-inner // (16 * HALVES)) * 16, self.columns, HALVES
+        tensors = x, torch.ones(panels, dtype=torch.bfloat16), torch.ones(outer), out
+        args, sizes = (ctypes.c_void_p * 4)(*(t.data_ptr() for t in tensors)), (ctypes.c_int64 * 3)(rows, inner, outer)
+        return lambda: (self.call(args, sizes), tensors)

@@ -18,7 +18,8 @@ import torch
 
 from firebrick.errors import FirebrickError
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
-from firebrick.targets.cpu.matmul_probe import MatmulProbe
+from firebrick.targets.cpu.matmul_probe import MatmulProbe, PanelProbe
+from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,8 +61,10 @@ def _build(future: Future[Any], make: Callable[[], Any]) -> None:
         future.cancel()  # after any other error nobody waits for ever
 
 
-def probes_of(weight: torch.Tensor, columns: int) -> Iterator[tuple[Callable[..., Any], Any]]:
+def probes_of(weight: torch.Tensor, columns: int, simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
     """Kinds of kernels that a graph with this weight may measure, and their details."""
+    if weight.dtype is torch.bfloat16 and weight.dim() == 2 and simd in BF16_LEVELS:
+        yield PanelProbe, None
     if weight.dtype in (torch.float32, torch.bfloat16) and weight.dim() == 2:
         yield MatmulProbe, weight.dtype is torch.bfloat16
     elif weight.dtype is torch.float32 and weight.dim() == 4:
@@ -101,7 +104,9 @@ def matmuls(
         weight = torch.ones((outer, inner) if turned else (inner, outer), dtype=dtype)
         weight = weight.t() if turned else weight
         try:
-            if plan is None:
+            if form == "tiles":
+                run = probe(target, config, PanelProbe, None).result().run(rows, inner, outer)
+            elif plan is None:
                 run = _library(form, x, weight, bias)
             else:
                 run = ours.run(plan, (x, weight, bias.float()), torch.empty(rows, outer))

@@ -80,13 +80,9 @@ def lane_plan(loops: Loops, vector_bytes: int) -> LoopPlan:
         parallel.update(takewhile(free, shared))
         if not atomic and not ordered and not outer and len(inner) == 1:
             parallel.update(chain[0] for chain in inner.values())
-    return LoopPlan(
-        sizes,
-        tuple([(v, kinds.get(v, "serial")) for v in outer]),
-        {d: tuple([(v, kinds.get(v, "serial")) for v in chain]) for d, chain in inner.items()},
-        frozenset(parallel),
-        lanes if "tile" in kinds.values() else 1,
-    )
+    around = tuple([(v, kinds.get(v, "serial")) for v in outer])
+    inside = {d: tuple([(v, kinds.get(v, "serial")) for v in chain]) for d, chain in inner.items()}
+    return LoopPlan(sizes, around, inside, frozenset(parallel), lanes if "tile" in kinds.values() else 1)
 
 
 def _score(v: Var, accesses: list[Access]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from functools import lru_cache
@@ -9,6 +10,8 @@ from pathlib import Path
 
 _IDENTITY = ("vendor_id", "cpu family", "model", "model name", "stepping", "CPU implementer", "CPU part", "CPU variant")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TILES = 158, 0x1023, 18
+"""arch_prctl(ARCH_REQ_XCOMP_PERM, tile data), by which Linux lets a process and its children use AMX."""
 _USUAL = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
 """Bytes of a cache where the system does not say."""
 
@@ -26,10 +29,11 @@ def _facts() -> dict[str, str]:
 
 def features() -> frozenset[str]:
     """The instructions that the processor has beyond its first, by the names of /proc/cpuinfo."""
-    facts = _facts()
+    facts, amx = _facts(), {"amx_int8", "amx_bf16"}
     if not facts and platform.machine() in ("arm64", "aarch64"):
         return frozenset(("asimd",))
-    return frozenset((facts.get("flags") or facts.get("Features") or "").split())
+    flags = frozenset((facts.get("flags") or facts.get("Features") or "").split())
+    return flags - amx if amx & flags and ctypes.CDLL(None).syscall(*_TILES) else flags
 
 
 def processor() -> str:

@@ -182,17 +182,12 @@ class Recurrent:
             sizes.extend([e] if e not in sizes else [])
             return f"sizes[{sizes.index(e)}]"
 
-        layer = Recurrent(
-            str(cell),
-            number(projected[0].shape[0]),
-            as_int(hidden.shape[1]),
-            as_int(hidden.shape[2]),
-            tuple((as_int(p.offset), number(p.strides[0]), number(p.strides[1])) for p in projected),
-            tuple(as_int(w.offset) for w in weights),
-            tuple(as_int(b.offset) for b in biases),
-            as_int(hidden.offset),
-            as_int(state[0].offset) if state else None,
-        )
+        inputs = tuple((as_int(p.offset), number(p.strides[0]), number(p.strides[1])) for p in projected)
+        constants = (tuple(as_int(t.offset) for t in tensors) for tensors in (weights, biases))
+        states = as_int(hidden.offset), as_int(state[0].offset) if state else None
+        steps, batch, size = number(projected[0].shape[0]), as_int(hidden.shape[1]), as_int(hidden.shape[2])
+        fields: Any = (str(cell), steps, batch, size, inputs, *constants, *states)
+        layer = Recurrent(*fields)
         operands = (*projected, *weights, *biases, hidden, *state)
         return layer, (*(ref.buffer for ref in operands), out, last), tuple(sizes)
 
@@ -227,7 +222,7 @@ class Recurrent:
         step = _STEP[self.cell].format(v=v, e=unit.inline("exp", lanes), t=unit.inline("tanh", lanes))
         wide = directions * self.size
         finish = f"fb_{self.cell}_{v}_{self.size}_{wide}"
-        sizes = {"w": lanes, "size": self.size, "wide": wide, "gates": gates}
+        sizes: dict[str, Any] = {"w": lanes, "size": self.size, "wide": wide, "gates": gates}
         whole = "true" if self.size % lanes == 0 else f"left == {lanes}"
         unit.helpers[finish] = _GATES.format(name=finish, v=v, step=step, whole=whole, **sizes)
         work = self.batch * gates * self.size * self.size * directions
@@ -238,19 +233,11 @@ class Recurrent:
             "state": "hidden" if self.state is None else pointer(self.state), "out": next(places),
             "last": next(places),
         }  # fmt: skip
-        return _KERNEL.format(
-            name=name,
-            finish=finish,
-            apart=", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected),
-            steps=self.steps,
-            batch=self.batch,
-            most=most,
-            blocks=blocks,
-            tiles=tiles,
-            columns=columns,
-            calls=f"        {text}",
-            parts=blocks * directions,
-            threads=max(1, min(work // _SHARE, blocks * directions, unit.target.threads)),
-            **sizes,
-            **operands,
-        )
+        parts, apart = blocks * directions, ", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected)
+        sizes |= {"steps": self.steps, "batch": self.batch, "most": most, "blocks": blocks, "tiles": tiles}
+        sizes |= {
+            "threads": max(1, min(work // _SHARE, parts, unit.target.threads)),
+            "columns": columns,
+            "parts": parts,
+        }
+        return _KERNEL.format(name=name, finish=finish, apart=apart, calls=f"        {text}", **sizes, **operands)

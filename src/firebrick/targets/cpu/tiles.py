@@ -184,23 +184,15 @@ def dot(unit: Unit, lanes: int, rows: int, columns: int, tail: bool, scalar: str
         return lines
 
     rest = products(f"fb_rest_{v}({{}}, k)", f"fb_rest_{v}({{}}, k)")
+    sizes = {"w": lanes, "g": g, "h": h, "count": rows * h, "columns": columns, "floats": -(-rows * h // g) * lanes}
+    texts = {"name": name, "type": scalar, "v": v, "zeros": _zeros(rows, columns), "place": _PLACES[lanes][0]}
     unit.helpers[name] = _DOT.format(
-        name=name,
-        type=scalar,
-        v=v,
-        w=lanes,
-        zeros=_zeros(rows, columns),
         rows=", ".join(f"*b{j} = b + (n > {j} ? {j} : n - 1) * ldb" for j in range(columns)),
         products="\n".join(products(f"*(const {v}u*)({{}} + p)", "fb_read({} + p)")),
         rest="\n".join((f"  if (k % {lanes}) {{", *rest, "  }")) if tail else "",
-        floats=-(-rows * h // g) * lanes,
         groups="\n".join(line for k in range(0, rows * h, g) for line in _grouped(v, lanes, h, k, rows * h)),
-        count=rows * h,
-        g=g,
-        h=h,
-        place=_PLACES[lanes][0],
         stores=_dot_stores(lanes, q, rows, h),
-        columns=columns,
+        **{**sizes, **texts},
     )
     return name
 
@@ -256,13 +248,10 @@ def _by_panel(
         return name
     text, indent = _BY_PANEL[kind]
     sums = ["".join(f" s{r}_{j} += x{r} * y{j};" for j in range(vectors)) for r in range(rows)]
+    more |= {"name": name, "v": v, "zeros": _zeros(rows, vectors), "stores": _stores(v, lanes, rows, vectors, last)}
     unit.helpers[name] = text.format(
-        name=name,
-        v=v,
-        zeros=_zeros(rows, vectors),
         panel=", ".join(f"y{j} = *(const {v}u*)({row} + {lanes * j})" for j in range(vectors)),
         products="\n".join(f"{indent}const {v} x{r} = {v}_of({left[r]});{sums[r]}" for r in range(rows)),
-        stores=_stores(v, lanes, rows, vectors, last),
         **more,
     )
     return name

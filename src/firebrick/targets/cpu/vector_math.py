@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-AVX512 = ("avx512", "avx512_vnni")
+AVX512 = ("avx512", "avx512_vnni", "avx512_bf16", "avx512_amx")
 """Levels whose vectors have 64 bytes."""
 
 _EXP = """\

@@ -69,7 +69,7 @@ class Tile:
 _FEW, _MANY = Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 8)
 """For up to 64 rows, and for more: the fastest of twelve for 128, 1,024 and 4,096 rows on an H100."""
 LARGE = Tile(128, 256, 64, 3, 8), Tile(128, 128, 64, 4, 8)
-"""Tiles that programs take in turn."""
+"""Tiles that programs take in turn, for more than 512 rows and for fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,9 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     if columns.const % whole == 0 or not quick or small or x.buffer == y.buffer:
         return None
     tile = _FEW if rows.hi <= _FEW.rows or card.shared_bytes < 128 << 10 else _MANY
-    if takes_turns(mm, LARGE[0], card):
-        tile = replace(LARGE[0], programs=card.multiprocessors)
+    large = LARGE[rows.hi <= 512]
+    if tile is _MANY and takes_turns(mm, large, card):
+        tile = replace(large, programs=card.multiprocessors)
     return launch_of(mm, tile, (mm.plain(tile),))
 
 
@@ -206,8 +207,7 @@ def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = Fals
     wide = wide or product(mm.sizes).hi * tile.parts >= 1 << 31
     body = Product(dims, mm.depth, x, y, mm.dtype, tile, tuple([terms.store(s) for s in stores]), wide, tile.warps)  # type: ignore[arg-type]
     grid = product(-floordiv(-n, d.block) for n, d in zip(mm.sizes, dims, strict=True)) * tile.parts
-    grid = as_expr(tile.programs) if tile.programs else grid
-    rest = (rows,)[rows.is_const :], (grid,), (("warps", tile.warps),)
+    rest = (rows,)[rows.is_const :], (as_expr(tile.programs or grid),), (("warps", tile.warps),)
     return PlannedLaunch("matmul", params, body, (*names,), *rest, pads=pads)  # type: ignore[arg-type]
 
 

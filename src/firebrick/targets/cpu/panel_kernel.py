@@ -1,0 +1,383 @@
+"""Products by weights that were packed ahead of time, as C++: of 8-bit integers, exact for all values, and of bfloat16.
+
+One instruction multiplies several numbers that lie side by side and adds the products to a sum of 32 bits:
+
+- "quads", with VNNI: four; signed bytes are raised by 128, and sums start from what lies for it in front of a panel.
+- "pairs": both factors are widened to 16 bits, of which an instruction takes two.
+- "halves", with AVX512-BF16: two bfloat16. Sums are float32; bias and activation are added before they are rounded.
+- "bytes" and "words", with AMX: tiles of 16 rows of either, by 16 columns.
+
+Panels of the weight (`pack_panels`) pass by tiles of rows, which a thread widens or raises into a copy of its own. One
+driver takes all shapes of a unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from firebrick.errors import LoweringError
+from firebrick.ir.index.number import as_int
+from firebrick.ir.loops.program import Extern, Ref
+from firebrick.targets.cpu.epilogue import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from firebrick.ir.index.expr import Expr
+    from firebrick.targets.cpu.unit_writer import Unit
+
+OP = "firebrick::panel_product.out"
+
+_VECTORS = 2
+"""Of a panel."""
+PANEL_COLUMNS = {64: 16 * _VECTORS, 32: 8 * _VECTORS}
+"""Bytes of a vector -> columns of a panel; other machines have no instruction for it."""
+_ROWS = {64: 14, 32: 6}
+"""Bytes of a vector -> rows of a tile whose sums, with a panel's row and a number, fill the registers."""
+_PIECE, _GAP = 2048, 64
+"""Bytes of a row before the next tile, so that a tile's rows stay in the first-level cache, and what keeps rows from
+the same lines of it."""
+_BLOCK = 16
+"""Most panels that pass by before the next rows: sums of so many are held."""
+_SERIAL = 1 << 19
+"""Multiplications up to which one thread does all."""
+
+VNNI_LEVELS = ("avx512_vnni", "avx512_bf16", "avx512_amx")
+BF16_LEVELS, VNNI, HALVES = VNNI_LEVELS[1:], 4, 2
+"""SIMD levels with instructions for four bytes and two bfloat16, and these numbers; bytes without VNNI go by two."""
+
+_INSTRUCTIONS = {
+    32: ("pmaddwd256(a, b)", "pmov{}xbw256((fb_chars)x)"),
+    64: ("pmaddwd512_mask(a, b, i32x16{}, (uint16_t)-1)", "pmov{}xbw512_mask((fb_chars)x, i16x32{{}}, (uint32_t)-1)"),
+}
+"""Bytes of a vector -> sums of two products of 16 bits, and bytes widened, as GCC calls them."""
+
+_TILE = """\
+static __attribute__((noinline)) void fb_{kind}_tile{rows}(const {e}* a, int64_t row, const int8_t* b, int64_t steps,
+    {sum}* c, int64_t ldc, bool first, const int8_t* start, const int8_t* next) {{
+  {v} {zeros};
+  if (start) {{
+{starts}
+  }}
+  for (int64_t p = 0; p < steps; p++, a += {depth}, b += {bytes}, next += {bytes}) {{
+    __builtin_prefetch(next, 0, 2);
+    __builtin_prefetch(next + {bytes} / 2, 0, 2);
+    const {h} {panel};
+    {h} x;
+{products}
+  }}
+  if (!first) {{
+{sums}
+  }}
+{stores}
+}}
+"""
+"""Rows by a panel: `steps` of products. Numbers of a row are `row` apart. Meanwhile what comes `next` is fetched."""
+
+_PAIRS = """\
+#ifdef __clang__
+static inline {h} fb_wide({s} x) {{ return __builtin_convertvector(x, {h}); }}
+static inline {h} fb_wide({u} x) {{ return __builtin_convertvector(x, {h}); }}
+static inline {v} fb_multiply({h} a, {h} b) {{ return __builtin_ia32_pmaddwd{bits}(a, b); }}
+#else
+typedef char fb_chars __attribute__((vector_size({w})));
+static inline {h} fb_wide({s} x) {{ return ({h})__builtin_ia32_{signed}; }}
+static inline {h} fb_wide({u} x) {{ return ({h})__builtin_ia32_{unsigned}; }}
+static inline {v} fb_multiply({h} a, {h} b) {{ return ({v})__builtin_ia32_{multiply}; }}
+#endif
+static inline {h} fb_widen(const int8_t* p) {{ return fb_wide(*(const {s}u*)p); }}
+static inline {h} fb_widen(const uint8_t* p) {{ return fb_wide(*(const {u}u*)p); }}
+static inline int16_t fb_number(int16_t x) {{ return x; }}
+static inline {h} fb_pairs_panel(const int8_t* p) {{ return fb_widen(p); }}
+static inline {v} fb_add({v} c, {h} a, {h} b) {{ return c + fb_multiply(a, b); }}
+"""
+_QUADS = """\
+static inline {u} fb_widen(const int8_t* p) {{ return *(const {u}u*)p ^ {u}_of(128); }}
+static inline uint8_t fb_number(int8_t x) {{ return x ^ 128; }}
+static inline {h} fb_quads_panel(const int8_t* p) {{ return *(const {h}u*)p; }}
+static inline {v} fb_add({v} c, {h} a, {h} b) {{
+  asm("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+}}
+"""
+_HALVES = """\
+static inline {h} fb_halves_panel(const int8_t* p) {{ return *(const {h}u*)p; }}
+static inline {v} fb_add({v} c, {h} a, {h} b) {{
+  asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  return c;
+}}
+"""
+"""How rows are copied, and what one instruction adds up."""
+_COPIED = """\
+static inline {vector} fb_widen(const {x}* p) {{ return *(const {vector}u*)p; }}
+static inline {x} fb_number({x} x) {{ return x; }}
+"""
+
+_REPEAT = """\
+static inline {h} fb_repeat(const {e}* p) {{
+  int32_t several;
+  __builtin_memcpy(&several, p, 4);
+  return ({h})i32x{lanes}_of(several);
+}}
+"""
+_AMX = """\
+#ifndef FB_TILE_LOAD
+#define FB_TILE_CONFIG(p) asm volatile("ldtilecfg (%0)" :: "r"(p) : "memory")
+#define FB_TILE_RELEASE() asm volatile("tilerelease")
+#define FB_TILE_ZERO(t) asm volatile("tilezero %%tmm" #t ::)
+#define FB_TILE_LOAD(t, p, s) asm volatile("tileloadd (%0,%1,1), %%tmm" #t :: "r"(p), "r"(s) : "memory")
+#define FB_TILE_STORE(t, p, s) asm volatile("tilestored %%tmm" #t ", (%0,%1,1)" :: "r"(p), "r"(s) : "memory")
+#define FB_TILE_DOT(op, c, a, b) asm volatile("tdp" #op " %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#endif
+static void fb_tiles_of(int64_t rows) {
+  __attribute__((aligned(64))) uint8_t c[64] = {1};
+  for (int t = 0; t < 8; t++) c[16 + 2 * t] = 64, c[48 + t] = 16;
+  c[48] = c[49] = c[52] = rows < 16 ? rows : 16;
+  if (rows > 16) c[50] = c[51] = c[53] = rows - 16;
+  FB_TILE_CONFIG(c);
+}
+"""
+"""Tiles 0 to 3 are sums of 32 rows by 32 columns, 4 and 5 those rows, 6 and 7 those columns."""
+_AMX_TILE = """\
+template <typename X> static __attribute__((noinline)) void fb_{kind}_tile(const X* a, int64_t row,
+    const int8_t* b, int64_t steps, {sum}* c, int64_t ldc, bool first, const int8_t* next, int64_t rows) {{
+  const int64_t wide = 128, pitch = row * sizeof(X), to = 4 * ldc, both = rows > 16;
+#define FB_DOT(c, a, b) if constexpr (sizeof(X) == 2) FB_TILE_DOT(bf16ps, c, a, b); \\
+  else if constexpr (X(-1) < X(0)) FB_TILE_DOT(bssd, c, a, b); else FB_TILE_DOT(busd, c, a, b)
+  if (first) {{ FB_TILE_ZERO(0); FB_TILE_ZERO(1); FB_TILE_ZERO(2); FB_TILE_ZERO(3); }}
+  else {{
+    FB_TILE_LOAD(0, c, to); FB_TILE_LOAD(1, c + 16, to);
+    if (both) {{ FB_TILE_LOAD(2, c + 16 * ldc, to); FB_TILE_LOAD(3, c + 16 * ldc + 16, to); }}
+  }}
+  for (int64_t p = 0; p < steps; p++, a += 64 / sizeof(X), b += 2048, next += 2048) {{
+    FB_TILE_LOAD(6, b, wide); FB_TILE_LOAD(4, a, pitch); FB_TILE_LOAD(7, b + 64, wide);
+    for (int i = 0; i < 2048; i += 64) __builtin_prefetch(next + i, 0, 2);
+    FB_DOT(0, 4, 6); FB_DOT(1, 4, 7);
+    if (both) {{ FB_TILE_LOAD(5, a + 16 * row, pitch); FB_DOT(2, 5, 6); FB_DOT(3, 5, 7); }}
+  }}
+  FB_TILE_STORE(0, c, to); FB_TILE_STORE(1, c + 16, to);
+  if (both) {{ FB_TILE_STORE(2, c + 16 * ldc, to); FB_TILE_STORE(3, c + 16 * ldc + 16, to); }}
+#undef FB_DOT
+}}
+"""
+
+_DRIVER = """\
+struct fb_{kind}_shape {{ int64_t rows, inner, outer, x_stride, out_stride; bool by_rows; }};
+template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind}(const fb_{kind}_shape& s, const X* x,
+    const int8_t* w, const float* bias, Y* out, int64_t begin, int64_t end,
+    void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t)) {{
+  const bool raised = {head} && X(-1) < X(0), rounds = sizeof(Y) == 2;
+  const int64_t tiles = (s.rows - 1) / {most} + 1, panel = ((s.inner - 1) / {fill} * 16 + 16 + {head}) * {bytes};
+  const int64_t from = s.by_rows ? 0 : begin, to = s.by_rows ? (s.outer - 1) / {columns} + 1 : end;
+  const int64_t piece = s.inner < {piece} ? s.inner : {piece}, row = (piece + {fill}) / {fill} * {fill} + {gap};
+  const int64_t part = {cache} / panel, block = part < 1 ? 1 : part < {block} ? part : {block};
+  {e}* const copy = ({e}*)__builtin_alloca_with_align(row * {most} * sizeof({e}), 512);
+  {sum}* const held = ({sum}*)__builtin_alloca_with_align({most} * {columns} * 4 * (rounds ? block : 1), 512);
+  {config}
+  for (int64_t n0 = from; n0 < to; n0 += block)
+    for (int64_t t = s.by_rows ? begin : 0; t < (s.by_rows ? end : tiles); t++) {{
+      const int64_t r0 = s.rows * t / tiles, count = s.rows * (t + 1) / tiles - r0;
+      const int64_t n1 = to - n0 < block ? to : n0 + block, wide = (n1 - n0) * {columns};
+      {configure}
+      for (int64_t k = 0; k < s.inner; k += {piece}) {{
+        const int64_t some = s.inner - k < {piece} ? s.inner - k : {piece};
+        const X* const p = x + r0 * s.x_stride + k;
+        const bool in_place = {in_place};
+        for (int64_t i = 0; i < (in_place ? 0 : count); i++) {{
+          const X* const its_x = p + i * s.x_stride;
+          {e}* const its = copy + i * row;
+          int64_t j = 0;
+          for (; j + {w} <= some; j += {w}) *({copied}*)(its + j) = fb_widen(its_x + j);
+          for (; j < some; j++) its[j] = fb_number(its_x[j]);
+          for (; j % {step}; j++) its[j] = 0;
+        }}
+        const {e}* const a = in_place ? (const {e}*)p : copy;
+        const int64_t apart = in_place ? s.x_stride : row;
+        for (int64_t n = n0; n < n1; n++) {{
+          const int64_t left = s.outer - n * {columns};
+          {sum}* const c = rounds ? held + (n - n0) * {columns} : ({sum}*)out + r0 * s.out_stride + n * {columns};
+          const int8_t* const b = w + n * panel + ({head} + k / {depth}) * {bytes};
+          const int8_t* const start = raised && k == 0 ? w + n * panel : nullptr;
+          const int8_t* const next = t > (s.by_rows ? begin : 0) ? b : n + 1 < n1 ? b + panel
+              : w + (k + some < s.inner ? n0 * panel + ({head} + (k + {piece}) / {depth}) * {bytes} : n1 * panel);
+          if (rounds || left >= {columns}) {{
+            {call}(a, apart, b, (some - 1) / {step} + 1, c, rounds ? wide : s.out_stride, k == 0{more});
+            continue;
+          }}
+          {call}(a, apart, b, (some - 1) / {step} + 1, held, {columns}, true{more});
+          for (int64_t i = 0; i < count; i++)
+            for (int64_t j = 0; j < left; j++)
+              c[i * s.out_stride + j] = held[i * {columns} + j] + (k ? c[i * s.out_stride + j] : 0);
+        }}
+      }}
+      if constexpr (rounds) {{
+        const int64_t n = n0 * {columns}, left = s.outer - n < wide ? s.outer - n : wide;
+        if (finish) finish((float*)held, wide, nullptr, bias ? bias + n : bias, nullptr, 0, count, left);
+        for (int64_t i = 0; i < count; i++)
+          for (int64_t j = 0; j < left; j += 16) {{
+            i16x16 y;
+            asm("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const f32x16u*)((const float*)held + i * wide + j)));
+            __builtin_memcpy(out + (r0 + i) * s.out_stride + n + j, &y, left - j < 16 ? 2 * (left - j) : 32);
+          }}
+      }}
+    }}
+  {release}
+}}
+"""
+
+_KERNEL = """\
+static fb_{kind}_shape {name}_shape(const int64_t* sizes) {{
+  const int64_t rows = {rows}, groups = {groups}, tiles = (rows - 1) / {most} + 1;
+  return {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, groups < {twice} && tiles > groups}};
+}}
+static void {name}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{
+  fb_{kind}({name}_shape(sizes), (const {s.type}*)args[0] + {s.x[0]}, (const int8_t*)args[1] + {s.weight}, {bias},
+      ({result}*)args[{last}], begin, end, {finish});
+}}
+extern "C" void {name}(void* const* args, const int64_t* sizes) {{
+  const fb_{kind}_shape s = {name}_shape(sizes);
+  const int64_t count = s.by_rows ? (s.rows - 1) / {most} + 1 : {groups};
+  if (s.rows <= 0) return;
+  if (s.rows * s.inner * s.outer <= {serial}) {name}_part(args, sizes, 0, count);
+  else fb_parallel({name}_part, args, sizes, count, s.by_rows ? 1 : {pieces});
+}}
+"""
+"""Threads share out panels, or rows where these are more."""
+
+_PIECES, _PANELS = 4, 8
+"""Most pieces of a thread's panels, and how many panels one has at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelProduct:
+    """One shape of a product, and where its factors begin. Sizes may be texts of C++.
+
+    rows: None where each call gives their number. depth: products of an instruction. bias: its offset, or None.
+    """
+
+    rows: int | str | None
+    inner: int | str
+    outer: int | str
+    x: tuple[int, int | str]
+    weight: int
+    out_stride: int | str
+    depth: int
+    type: str
+    bias: int | None = None
+    attr: str = "none"
+    scalars: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[PanelProduct, tuple[str, ...], tuple[Expr, ...]]:
+        """The shape of a call, the names of its buffers in the order of the kernel's arguments, and sizes that vary."""
+        x, packed, outer, *after = call.args
+        (out,) = call.outs
+        if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None:
+            raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
+        bias, attr, scalars = after or (None, "none", ())
+        rows = None if x.shape[0].terms else as_int(x.shape[0])
+        place = (as_int(x.offset), as_int(x.strides[0]))
+        sizes = (as_int(x.shape[1]), int(outer), place, as_int(packed.offset), as_int(buffers[out].strides[0]))  # type: ignore[call-overload]
+        kind = {"u8": "uint8_t", "i8": "int8_t", "bf16": "uint16_t"}[buffers[x.buffer].dtype]
+        added = as_int(bias.offset) if isinstance(bias, Ref) else None
+        made = PanelProduct(rows, *sizes, as_int(packed.shape[3]), kind, added, str(attr), tuple(scalars))  # type: ignore[arg-type]
+        operands = [r.buffer for r in (x, packed, bias) if isinstance(r, Ref)]
+        return made, (*operands, out), () if made.rows is not None else (x.shape[0],)
+
+    @property
+    def kind(self) -> str:
+        """A word for the kernel's name."""
+        return f"panels_{'n' if self.rows is None else self.rows}x{self.inner}x{self.outer}"
+
+    def _kind(self, unit: Unit) -> str:
+        """What its instructions multiply."""
+        half, amx = self.type == "uint16_t", unit.target.simd == "avx512_amx"
+        return ("bytes", "words")[half] if amx else "halves" if half else "quads" if self.depth == VNNI else "pairs"
+
+    def shares(self, unit: Unit) -> str:
+        """What kernels have in common that take the same tiles."""
+        return f"panels of {self._kind(unit)}"
+
+    def text(self, unit: Unit, name: str) -> str:
+        """The kernel, less what `unit` puts before it."""
+        kind, lanes, threads = self._kind(unit), unit.target.vector_bytes // 4, unit.target.threads
+        most = 32 if unit.target.simd == "avx512_amx" else _ROWS[unit.target.vector_bytes]
+        columns, half = _VECTORS * lanes, self.type == "uint16_t"
+        if f"fb_{kind}" not in unit.helpers:
+            unit.helpers[f"fb_{kind}"] = _driver(unit, kind, lanes, most, self.depth)
+        known = isinstance(self.outer, int)
+        groups: Any = -(-self.outer // columns) if known else f"(({self.outer} - 1) / {columns} + 1)"  # type: ignore[operator]
+        done = half and (self.bias is not None or self.attr != "none")
+        last, bias = (2, "nullptr") if self.bias is None else (3, f"(const float*)args[2] + {self.bias}")
+        after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
+        work = {"groups": groups, "most": most, "twice": 2 * threads, "serial": _SERIAL}
+        work["pieces"] = max(1, min(_PIECES, groups // (_PANELS * threads))) if known else _PIECES
+        result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
+        names = {"name": name, "kind": kind, "result": result, "rows": rows}
+        return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)
+
+
+def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
+    """What all products of a kind have in common in a unit."""
+    amx, half, columns = kind in ("bytes", "words"), kind in ("halves", "words"), _VECTORS * lanes
+    quads, nbytes = kind == "quads", 2 if half or kind == "pairs" else 1
+    lane = "i16" if nbytes == 2 else "i8"
+    types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes), ("i16", 16), ("f32", 16)
+    v, h, *_ = (unit.vector(*t) for t in types)
+    e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
+    names: dict[str, Any] = {
+        "kind": kind,
+        "v": v,
+        "h": h,
+        "e": e,
+        "sum": "float" if half else "int32_t",
+        "depth": depth,
+    }
+    names["bytes"] = depth * columns * (2 if half else 1)
+    s, u = (unit.vector(other, depth * lanes) for other in ("i8", "u8"))
+    plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
+    text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
+    fill, copies = 16 * depth, "some % 2 == 0 && s.x_stride % 512" if half else "false"
+    if amx:
+        unit.helpers.setdefault("fb_amx", _AMX)
+        text += _AMX_TILE.format(**names)
+        how = {"config": "int64_t last = 0;", "configure": "if (count != last) fb_tiles_of(last = count);"}
+        how |= {"release": "FB_TILE_RELEASE();", "call": f"fb_{kind}_tile", "more": ", next, count"}
+        copies = f"some % {fill} == 0"
+    else:
+        if kind == "pairs":
+            multiply, widen = _INSTRUCTIONS[unit.target.vector_bytes]
+            instructions = {"signed": widen.format("s"), "unsigned": widen.format("z"), "multiply": multiply}
+            text += _PAIRS.format(**names, **instructions, s=s, u=u, w=depth * lanes, bits=32 * lanes)
+        else:
+            text += (_HALVES if half else _QUADS).format(**names, u=u)
+        text += _REPEAT.format(**names, lanes=lanes)
+        text += "".join(_tile(rows, lanes, names) for rows in range(1, most + 1))
+        pointers = ", ".join(f"fb_{kind}_tile{rows}" for rows in range(1, most + 1))
+        how = {"config": f"static const decltype(&fb_{kind}_tile1) heights[] = {{nullptr, {pointers}}};"}
+        how |= {"configure": "", "release": "", "call": "heights[count]", "more": ", start, next"}
+    how |= {"in_place": copies, "copied": u if quads else h}
+    sizes = {"most": most, "columns": columns, "head": int(depth == VNNI), "fill": fill, "w": depth * lanes}
+    sizes |= {"piece": _PIECE // nbytes, "gap": _GAP // nbytes, "block": _BLOCK, "cache": unit.target.cache // 2}
+    return text + _DRIVER.format(**names, **how, **sizes, step=fill if amx else depth)
+
+
+def _tile(rows: int, lanes: int, names: Mapping[str, Any]) -> str:
+    sums, v = [(r, n) for r in range(rows) for n in range(_VECTORS)], names["v"]
+    wide = names["bytes"] // _VECTORS
+    products = [
+        f"    x = fb_repeat(a + {r} * row); "
+        + " ".join(f"s{r}_{n} = fb_add(s{r}_{n}, x, w{n});" for n in range(_VECTORS))
+        for r in range(rows)
+    ]
+    return _TILE.format(
+        **names,
+        rows=rows,
+        zeros=", ".join(f"s{r}_{n} = {{}}" for r, n in sums),
+        starts="\n".join(f"    s{r}_{n} = *(const {v}u*)(start + {4 * n * lanes});" for r, n in sums),
+        panel=", ".join(f"w{n} = fb_{names['kind']}_panel(b + {n * wide})" for n in range(_VECTORS)),
+        products="\n".join(products),
+        sums="\n".join(f"    s{r}_{n} += *(const {v}u*)(c + {r} * ldc + {n * lanes});" for r, n in sums),
+        stores="\n".join(f"  *({v}u*)(c + {r} * ldc + {n * lanes}) = s{r}_{n};" for r, n in sums),
+    )
