@@ -63,9 +63,10 @@ def test_a_write_is_one_graph(name, like):
     torch.testing.assert_close(found, wanted)
 
 
-def test_leaves_and_retained_gradients():
-    compiled = firebrick.compile(lambda y: y.mul_(2) * 3)
-    for kind in ("result", "retained", "result", "leaf", "result"):
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_leaves_and_retained_gradients(fullgraph):
+    compiled = firebrick.compile(lambda y: y.mul_(2) * 3, fullgraph=fullgraph)
+    for kind in ("result", "leaf", "result") if fullgraph else ("result", "retained", "result", "leaf", "result"):
         leaf = torch.ones(3, requires_grad=True)
         y = leaf if kind == "leaf" else leaf * 2
         if kind == "leaf":
@@ -76,6 +77,14 @@ def test_leaves_and_retained_gradients():
             y.retain_grad()
         compiled(y).sum().backward()
         assert leaf.grad.tolist() == [12.0] * 3 and (kind != "retained" or y.grad.tolist() == [3.0] * 3)
+
+
+def test_gradients_of_gradients_without_fullgraph():
+    leaf = torch.full((3,), 2.0, requires_grad=True)
+    y = firebrick.compile(lambda y: y.mul_(2) ** 3)(leaf * 1)
+    (first,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), leaf)
+    assert first.tolist() == [96.0] * 3 and second.tolist() == [96.0] * 3
 
 
 def test_what_retains_its_gradient_is_named():

@@ -232,6 +232,7 @@ class Capture:
             # behind a break a float may be another at each call: Python runs what needs to know it
             one.tracer.pins = origin(code) is None or self.config.fullgraph or len(entries(code)) < _MOST_FLOATS
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
+            one.tracer.graph.is_whole = self.config.fullgraph
             data = symbols and getattr(self.backend, "checks_data", True)
             one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
             one.tracer.early.truths_alone, one.tracer.graph.leaves_before = reading == 1, leaves_before
