@@ -15,6 +15,7 @@ from firebrick.extend import graph_pass
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.runtime import remote
 from firebrick.runtime.build import workers
+from firebrick.trace import joint_split
 
 pytestmark = pytest.mark.compiler
 
@@ -281,6 +282,24 @@ def memory_budget(monkeypatch, tmp_path, caplog):
     assert kept() > kept(memory_budget=0.0)
 
 
+def offload(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(joint_split, "NEAR", ())  # the CPU as if it were a GPU
+
+    def moved(**options):
+        before = recorder.counts["bytes offloaded"]
+        compiled = firebrick.compile(lambda x: (x @ x).sin().sum(), options={"cache": False, **options})
+        compiled(torch.rand(8, 8, requires_grad=True)).backward()
+        return recorder.counts["bytes offloaded"] - before
+
+    assert (moved(), moved(offload=1), moved(offload=256), moved(offload=257), moved(offload=True)) == (
+        0,
+        256,
+        256,
+        0,
+        0,
+    )
+
+
 def compiled_backward(monkeypatch, tmp_path, caplog):
     def graphs(**options):
         before = recorder.counts["graphs of compiled backwards"]
@@ -302,7 +321,7 @@ SEEN = (
     background,
     compiled_backward,
     *(stages, skip_frames),
-    *(keep_memory, dynamic, graphs, memory_budget),
+    *(keep_memory, dynamic, graphs, memory_budget, offload),
     *(
         strict,
         check,

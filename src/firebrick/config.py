@@ -93,6 +93,7 @@ class Config:
     memory_budget: float = _setting(
         1.0, "what training saves: 1 nothing that is cheap to compute again, 0 only inputs, between them by bytes"
     )
+    offload: int = _setting(0, "bytes from which tensors saved for the backward wait on the CPU; True 1 MiB, 0 none")
     compiled_backward: bool = _setting(False, "one backward over all graphs for losses inside of the function")
     measure: bool | None = _setting(
         None, "choose among kernels for linear layers by timing them here; None: so except for files, by save"
@@ -235,6 +236,8 @@ def _convert(name: str, value: Any, current: Any, shown: str) -> Any:
             raise ConfigError(f"{shown} needs a number from 0 to 1, got {value!r}")
         return share
     if isinstance(current, int):
+        if name == "offload" and str(value).lower() in ("true", "false"):
+            return 2**20 if _to_bool(value, shown) else 0
         try:
             number = int(value)
         except (TypeError, ValueError):

@@ -413,7 +413,8 @@ class _Compile:
         gm, config = self.gm, self.config
         number_nodes(gm.graph)
         looked_at = config.debug or config.dump is not None or "ir" in config.check or config.verify_passes
-        differ = config.memory_budget < 1 or trace.gradients_in(gm.graph)  # layers, in what is saved or goes back
+        # layers, in what is saved or goes back
+        differ = config.memory_budget < 1 or config.offload or trace.gradients_in(gm.graph)
         if self.few and not (looked_at or differ) and passes.are_shipped(self.user_passes, config):
             with recorder.timed("repeats"):
                 self.repeat = find_repeat(gm.graph)
@@ -465,15 +466,8 @@ class _Compile:
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
         config, tuner = self.config, self.tuner() if self.measures() else None
         with recorder.timed("passes"):
-            aten = passes.run_passes(
-                aten,
-                self.targets,
-                config,
-                passes=self.user_passes,
-                trace=trace.trace_function,
-                on_report=self.reports.append,
-                choose=tuner,
-            )
+            hooks: Any = {"trace": trace.trace_function, "on_report": self.reports.append, "choose": tuner}
+            aten = passes.run_passes(aten, self.targets, config, passes=self.user_passes, **hooks)
         self.groups += groups_in(aten.gm.graph)
         if "ir" in config.check:
             passes.check_layouts(aten.gm)
@@ -521,6 +515,7 @@ class _Compile:
             "constants": graph_key.metas_text(constants),
             "sharing": graph_key.sharing_text([*self.example_inputs, *constants]),
             "state": graph_key.state_text(torch.cuda.is_initialized()),
+            "values": repr(getattr(_sizes_of(self.gm), "hints", "")) if self.config.offload else "",
             "options": repr(sorted(options.items(), key=str)), "passes": active, **self.ground(),
         }  # fmt: skip
 
@@ -648,6 +643,8 @@ class _Training(_Compile):
             every = [part.tangents for part in run.plan.parts] or [tuple(range(len(run.plan.tangents)))]
             self.ready = {constants: self.compiled_backward(constants) for constants in every}
         recorder.count("bytes saved for backward", run.plan.bytes_saved)
+        recorder.count("tensors offloaded", len(run.plan.offloaded))
+        recorder.count("bytes offloaded", sum(size for _, size in run.plan.offloaded))
         apart = _views_of_one_another(results_of(self.gm))
         return runtime.TorchViews(run, {}, apart) if apart else run
 
@@ -726,9 +723,8 @@ class _Training(_Compile):
                 raise PassError("a pass of level joint changed what the graph takes or returns")
             self.show("joint", lambda: trace.show_joint(joint))
             with recorder.timed("partition"):
-                division = trace.divide(
-                    joint, () if self.saved else trace.min_cut(joint, config.memory_budget), self.saved
-                )
+                saved = () if self.saved else trace.min_cut(joint, config.memory_budget)
+                division = trace.divide(joint, saved, self.saved, config.offload)
                 self.division = trace.parted(division, joint.groups, joint.behind)
             if self.plan is not None and not self.few and self.division.plan.parts != self.plan.parts:
                 raise PassError("the backward of the whole graph has other nodes than the forward was compiled for")

@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.capture.frame import FrameReport
+    from firebrick.config import Config
 
 
 @dataclass(frozen=True)
 class GraphFacts:
     """One captured graph. ops: calls in it. seconds: how long it ran. saved_bytes: kept for the backward, if any;
-    None where data decide how many."""
+    None where data decide how many. offloaded_bytes: of these, on the CPU in place of a GPU; offloaded: tensors."""
 
     name: str
     ops: int
     seconds: float
     text: str
     saved_bytes: int | None = None
+    offloaded_bytes: int = 0
+    offloaded: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Explanation:
         ]
         for i, graph in enumerate(self.graphs):
             saved = f", {count(graph.saved_bytes or 0, 'byte')} saved for the backward"
+            if graph.offloaded:
+                saved += f", {graph.offloaded_bytes} of them on the CPU in {count(graph.offloaded, 'tensor')}"
             lines.append(f"graph {i} {graph.name}: {count(graph.ops, 'op')}{saved * (graph.saved_bytes is not None)}")
         lines += [f"measured {choice}" for choice in self.choices]
         for event in self.breaks:
@@ -129,13 +134,13 @@ class _Watch:
 
     takes_symbols = checks_data = True
 
-    def __init__(self, budget: float) -> None:
-        self.budget = budget
-        self.graphs: list[tuple[fx.GraphModule, list[float], int | None]] = []
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.graphs: list[tuple[fx.GraphModule, list[float], tuple[int, ...]]] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         spent: list[float] = []
-        saved = None if of_data(gm) else bytes_saved(gm, example_inputs, self.budget)
+        saved = () if of_data(gm) else bytes_saved(gm, example_inputs, self.config)
         self.graphs.append((gm, spent, saved))
         run = _on_eager_kernels(gm)
 
@@ -152,7 +157,7 @@ class _Watch:
         """Describe the graphs."""
         calls = [sum(n.op.startswith("call") for n in gm.graph.nodes) for gm, *_ in self.graphs]
         return [
-            GraphFacts(str(gm.meta.get("name") or "graph"), count, sum(spent), show_nodes(gm.graph), saved)
+            GraphFacts(str(gm.meta.get("name") or "graph"), count, sum(spent), show_nodes(gm.graph), *saved)
             for count, (gm, spent, saved) in zip(calls, self.graphs, strict=True)
         ]
 
@@ -207,7 +212,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         current = settings or Settings()
-        watch = _Watch(current.config.memory_budget)
+        watch = _Watch(current.config)
         reports: list[FrameReport] = []
         scope = object()
         capturer = Settings.make(watch, dynamic=current.dynamic).capturer(scope, reports.append)

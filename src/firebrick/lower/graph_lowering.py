@@ -11,6 +11,7 @@ from torch import fx
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
+from firebrick.ir.graph.aten import BY_LIBRARY
 from firebrick.ir.index.expr import ONE, ZERO, exprs, total
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
@@ -178,7 +179,8 @@ class _Lowerer:
         lw.operands = tuple([v for v in (self.env[n] for n in node.all_input_nodes) if isinstance(v, TensorValue)])
         lw.alone = all(v.ref is not None or not v.cost for v in lw.operands) and not _feeds_loops(node)
         rule = RULES.get(node.target)
-        if lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node):
+        exact = lw.config.numerics == "eager" and node.target in CALLED and _is_rounded(node)
+        if exact or node.meta.get(BY_LIBRARY):
             rule = None
         result: Any = None
         by_loops = rule is not None and (node.target in views.RULES or self._computable(node))

@@ -54,10 +54,5 @@ class WithBits:
         """Run it."""
         if any(constant.data_ptr() != plain.data_ptr() for constant, plain in self.constants):
             raise ConstantsChanged("a captured tensor lies in other memory")
-        plain = list(inputs)
-        for i, bits in self.inputs.items():
-            plain[i] = toggled(plain[i], bits)
-        results = list(self.run(*plain))
-        for i, bits in self.outputs.items():
-            results[i] = toggled(results[i], bits)
-        return tuple(results)
+        results = self.run(*[toggled(t, self.inputs.get(i, (False, False))) for i, t in enumerate(inputs)])
+        return tuple([toggled(t, self.outputs.get(i, (False, False))) for i, t in enumerate(results)])

@@ -84,14 +84,12 @@ class DiskCache:
             return None
         path = self._path(key.digest)
         try:
-            data = self._read(path)
-            artifact = decode(data)
+            artifact = decode(self._read(path))
         except FileNotFoundError:
             return None
         except (CacheError, ValueError, KeyError, TypeError) as error:
-            recorder.warn_once(
-                f"cache entry {self.root}", f"firebrick: a cache entry is not usable and is compiled anew: {error}"
-            )
+            text = f"firebrick: a cache entry is not usable and is compiled anew: {error}"
+            recorder.warn_once(f"cache entry {self.root}", text)
             self._remove(path)
             return None
         except OSError as error:

@@ -50,10 +50,8 @@ def _call_function(ctx: Any, saved: Sequence[torch.Tensor], inputs: Sequence[Any
     result = backward(_Context(ctx, saved), *inputs)
     row = list(result) if isinstance(result, (tuple, list)) else [result]
     if len(row) < wanted or any(extra is not None for extra in row[wanted:]):
-        name = type(ctx).__name__
-        raise RuntimeError(
-            f"function {name} returned an incorrect number of gradients (expected {wanted}, got {len(row)})"
-        )
+        counts = f"(expected {wanted}, got {len(row)})"
+        raise RuntimeError(f"function {type(ctx).__name__} returned an incorrect number of gradients {counts}")
     return row[:wanted]
 
 

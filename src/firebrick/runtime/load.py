@@ -176,9 +176,7 @@ def load(
         bits: Mapping[str, Mapping[str, Bits]] = artifact.extra.get("bits", {})
         odd = {name: (constants[name], toggled(constants[name], pair)) for name, pair in bits.get("consts", {}).items()}
         if any(any(bits_of(plain)) for _, plain in odd.values()):
-            raise CompileError(
-                f"{artifact.name} is about tensors with negative or conjugate bits, which these have not"
-            )
+            raise CompileError(f"{artifact.name} is about tensors with negative or conjugate bits, these have none")
         tensors = [odd[name][1] if name in odd else constants[name] for name in table["consts"]]
         run = _native.Executable(
             table=table,

@@ -53,8 +53,7 @@ def nearest(
 
 
 def _lines(label: str, now: list[str], then: list[str]) -> list[str]:
-    count = max(len(now), len(then))
-    pairs = [(now[i] if i < len(now) else "nothing", then[i] if i < len(then) else "nothing") for i in range(count)]
+    pairs = zip_longest(now, then, fillvalue="nothing")
     return [f"{label.format(i)} is {_short(a)}, was {_short(b)}" for i, (a, b) in enumerate(pairs) if a != b]
 
 

@@ -8,7 +8,7 @@ import operator
 import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -106,6 +106,7 @@ class TrainingPlan:
     parts: nodes, each behind those whose results it takes; none: one has all tangents.
     uses: for each tangent, the saved tensors that gradients made of it read; empty: not told.
     bytes_saved: held from forward to backward, not counting what the caller holds anyway.
+    offloaded: device and bytes of each saved tensor that waits on the CPU.
     hidden, twisted, own: as the JointGraph's. cuts: results at which a history can begin, each behind its number.
     symbols: those in the sizes of places and tangents, and a dimension of an input that each is the size of.
     """
@@ -128,6 +129,7 @@ class TrainingPlan:
     twisted: bool = False
     own: tuple[int, ...] = ()
     cuts: tuple[tuple[int, int], ...] = ()
+    offloaded: tuple[tuple[str, int], ...] = ()
 
     def entered(self, part: Part) -> list[Place]:
         """The results that come in to a node."""
@@ -207,7 +209,8 @@ class Training:
         again: Callable[[tuple[int, ...], tuple[int, ...], Tensors, Tensors], Training],
         traced: Callable[[tuple[int, ...]], tuple[AtenGraph, Callable[..., Any], Sequence[int | None]]],
     ) -> None:
-        self.plan, self.forward, self.number = plan, forward, next(_numbers)
+        self.plan, self.number = plan, next(_numbers)
+        self.forward = partial(_arrived, forward, dict(plan.offloaded)) if plan.offloaded else forward
         self.traced = functools.cache(traced)
         self._backward = _native.Wrapped(backward, None)  # a training loop that is captured must not capture this
         self._backwards: dict[tuple[int, ...], tuple[Callable[..., Tensors], Sequence[int | None], bool]] = {}
@@ -359,6 +362,14 @@ class Training:
         if any(gradient is not None for gradient in computed.values()):
             raise RuntimeError("firebrick: a gradient that can be differentiated is for none of the graph's tensors")
         return rows
+
+
+def _arrived(forward: Callable[..., Tensors], devices: Iterable[str], *inputs: torch.Tensor) -> Tensors:
+    """What a forward gives once its copies on the CPU can be read, by whomever, on whatever stream."""
+    results = forward(*inputs)
+    for device in devices:
+        torch.get_device_module(device).synchronize(device)
+    return results
 
 
 def seen(base: torch.Tensor, layout: tuple[Any, Any, Any] | None, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -75,9 +75,7 @@ def _uses(division: Division) -> tuple[tuple[int, ...], ...]:
         bits[node] = bits.get(node, 0) | reduce(or_, [bits[n] for n in node.all_input_nodes], 0)
     for node in reversed(nodes):
         bits[node] = bits[node] or reduce(or_, [bits[user] for user in node.users if user.op != "output"], 0)
-    return tuple(
-        tuple([k for k, n in enumerate(saved) if bits[n] >> i & 1]) for i in range(len(division.plan.tangents))
-    )
+    return tuple(tuple(k for k, n in enumerate(saved) if bits[n] >> i & 1) for i in range(len(division.plan.tangents)))
 
 
 class _Absent:

@@ -15,16 +15,8 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from firebrick.errors import CompileError
-from firebrick.runtime.engine_steps import (
-    ACCUMULATE,
-    AFTER_ACCUMULATION,
-    AFTER_NODE,
-    BEFORE_NODE,
-    FUNCTION,
-    TENSOR_HOOK,
-    EngineCall,
-    PlainCall,
-)
+from firebrick.runtime import engine_steps as steps
+from firebrick.runtime.engine_steps import EngineCall, PlainCall
 from firebrick.runtime.training import NodeBackward, is_compiled_node, is_wanted
 from firebrick.trace.graph_key import graph_text
 
@@ -120,14 +112,10 @@ class Recorder:
             raise CompileError(self.refused)
         return self.on_end(self, flat)
 
-    def close(self) -> None:
-        """The engine has done with it."""
+    def close(self, *_: Any) -> None:
+        """The engine has done with it; nor is it kept which node comes next, and why the key is new."""
 
-    def set_node_origin(self, *_: Any) -> None:
-        """Which node comes next."""
-
-    def log_compile_reasons(self, *_: Any) -> None:
-        """Why the key is new."""
+    set_node_origin = log_compile_reasons = close
 
     def bind_function(self, name: str, fn: Callable[..., Any], is_custom: bool, is_traceable: bool) -> str:
         """A function of a kind of node, which the engine names but once."""
@@ -156,7 +144,7 @@ class Recorder:
 
     def accumulate_grad(self, leaf: Any, *args: Any) -> Any:
         """A gradient arrives at a leaf. torch 2.13 also tells what the leaf has, before it nothing may come back."""
-        result = self._stand_in(self._plain(ACCUMULATE, None, leaf, args[-2]))
+        result = self._stand_in(self._plain(steps.ACCUMULATE, None, leaf, args[-2]))
         return result if len(args) > 2 else None
 
     def proxy_call_backward(
@@ -170,7 +158,7 @@ class Recorder:
             return (*[None] * (len(metas) - 2), *inputs, None)
         if is_compiled_node(ctx):
             return tuple(self._call(EngineCall("compiled", NodeBackward.of(ctx)), (list(saved), list(inputs)), wanted))
-        node = self._plain(FUNCTION, hook_id, list(saved), list(inputs), len(metas))
+        node = self._plain(steps.FUNCTION, hook_id, list(saved), list(inputs), len(metas))
         rows = [self.graph.call_function(operator.getitem, (node, i)) if w else None for i, w in enumerate(wanted)]
         return tuple([None if row is None else self._stand_in(row) for row in rows])
 
@@ -190,7 +178,7 @@ class Recorder:
 
     def tensor_pre_hook(self, inputs: list[Any], hook_id: int, at: int) -> list[Any]:
         """A hook of a tensor."""
-        inputs[at] = self._stand_in(self._plain(TENSOR_HOOK, hook_id, inputs[at]))
+        inputs[at] = self._stand_in(self._plain(steps.TENSOR_HOOK, hook_id, inputs[at]))
         return inputs
 
     def cpp_tensor_pre_hook(self, inputs: list[Any], hook_id: int, at: int) -> list[Any]:
@@ -200,19 +188,19 @@ class Recorder:
 
     def pre_hook(self, inputs: Sequence[Any], hook_id: int) -> list[Any]:
         """A hook before a node."""
-        node = self._plain(BEFORE_NODE, hook_id, list(inputs))
+        node = self._plain(steps.BEFORE_NODE, hook_id, list(inputs))
         return [self._stand_in(self.graph.call_function(operator.getitem, (node, i))) for i in range(len(inputs))]
 
     def post_hook(self, outputs: list[Any], inputs: Sequence[Any], hook_id: int) -> list[Any]:
         """A hook behind a node."""
-        node = self._plain(AFTER_NODE, hook_id, list(outputs), list(inputs))
+        node = self._plain(steps.AFTER_NODE, hook_id, list(outputs), list(inputs))
         return [self._stand_in(self.graph.call_function(operator.getitem, (node, i))) for i in range(len(outputs))]
 
     def post_acc_grad_hook(self, leaf: Any, hook_id: int) -> list[Any]:
         """A hook behind an AccumulateGrad; `leaf` is what `accumulate_grad` returned, or the leaf."""
         node = self._arg(leaf)
-        leaf = node.args[0] if node.target is ACCUMULATE else node
-        self.graph.call_function(AFTER_ACCUMULATION, (self._hook(hook_id), leaf))
+        leaf = node.args[0] if node.target is steps.ACCUMULATE else node
+        self.graph.call_function(steps.AFTER_ACCUMULATION, (self._hook(hook_id), leaf))
         return [self._keep[-1]]
 
 
@@ -248,10 +236,8 @@ def parts(graph: fx.Graph) -> list[tuple[list[fx.Node], list[fx.Node]]]:
 
 
 def _ready(node: fx.Node, ready: set[fx.Node]) -> bool:
-    if all(n in ready for n in node.all_input_nodes):
-        ready.add(node)
-        return True
-    return False
+    ready.update([node] * (fine := ready.issuperset(node.all_input_nodes)))
+    return fine
 
 
 def _is_hook(node: fx.Node) -> bool:

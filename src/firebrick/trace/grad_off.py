@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from firebrick.ir.graph.calls import copy_node
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def without_switches(gm: fx.GraphModule) -> fx.GraphModule:
     copy_of: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
         if node.target not in GRAD_MODE_TARGETS:
-            copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
-            copy_of[node].meta = dict(node.meta)
+            copy_of[node] = copy_node(graph, node, copy_of.__getitem__)
     plain = fx.GraphModule(gm, graph)
     plain.meta.update(gm.meta)
     return plain

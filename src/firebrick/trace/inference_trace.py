@@ -288,14 +288,8 @@ class Finish:
         self.find_results()
         gm, constants = self.graph(self.flat)
         names = [o.name for o in self.mutated]
-        return AtenGraph(
-            gm=gm,
-            constants=constants,
-            mutated=names,
-            outputs=self.outputs,
-            frozen=frozenset(constants) - set(names),
-            bits={**self.tracer.bits, **self.bits},
-        )
+        frozen, bits = frozenset(constants) - set(names), {**self.tracer.bits, **self.bits}
+        return AtenGraph(gm, constants, names, self.outputs, frozen, bits=bits)
 
     def find_results(self) -> None:
         """Fill `flat`, `shown`, `mutated` and `outputs`."""

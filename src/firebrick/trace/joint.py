@@ -488,9 +488,7 @@ class _JointFinish(Finish):
         """Names of what is written, those of them with gradients of their own, and positions that have tangents."""
         self.find_results()
         if any(o.name in self.tracer.bits for o in self.mutated):
-            raise LoweringError(
-                "a tensor with a negative or conjugate bit is written to, and the graph needs gradients"
-            )
+            raise LoweringError("a tensor with a negative or conjugate bit is written to, and gradients are needed")
         names = [o.name for o in self.mutated]
         bases = {o.name: s.base for o, s in self.mutated.items()}
         dirty = frozenset(n for n, f in bases.items() if f.grad_fn not in (None, self.trace.entries.get(id(f))))

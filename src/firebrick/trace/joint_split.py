@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import fx
 
 from firebrick.errors import FirebrickError, LoweringError, PassError
 from firebrick.fakes.node_values import acts, origins, tensors_in
-from firebrick.ir.graph.aten import Alias, AtenGraph
+from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.expr import Var
 from firebrick.ir.index.operation import as_data
@@ -27,9 +27,13 @@ from firebrick.trace.tape import module_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from firebrick.config import Config
     from firebrick.trace.joint import JointGraph
 
 aten = torch.ops.aten
+
+NEAR = "cpu", "meta"
+"""Types of device from which nothing is offloaded."""
 
 SIZES = ("sizes", "", 0)
 """Key of the tensor without elements by whose sizes a forward tells its backward what the symbols are."""
@@ -53,19 +57,26 @@ class Division:
     refused: dict[int, RuntimeError]
 
 
-def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = ()) -> Division:
-    """Divide at `saved`, or what has these `keys`; the rest is made again; raises PassError: a random op can't be."""
-    return _Divider(joint, saved, keys).run()
+def divide(joint: JointGraph, saved: Iterable[fx.Node], keys: Sequence[Any] = (), offload: int = 0) -> Division:
+    """Divide at `saved`, or what has these `keys`; the rest is made again; raises PassError: a random op can't be.
+
+    offload: bytes from which what is saved on a GPU, and nobody else holds, waits on the CPU; 0: nothing does.
+    """
+    divider = _Divider(joint, saved, keys)
+    division = divider.run()
+    return divider.offloaded(division, offload) if offload else division
 
 
-def bytes_saved(gm: fx.GraphModule, example_inputs: Sequence[Any], budget: float) -> int | None:
-    """What the compiled form of a torch-level graph keeps for its backward; None where it has no backward."""
+def bytes_saved(gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config) -> tuple[int, ...]:
+    """What the compiled form of a torch-level graph keeps for its backward: bytes, those of them that are offloaded,
+    and how many tensors these are; nothing where it has no backward."""
     try:
         with unwatched():
             joint = trace_joint(gm, example_inputs) if needs_grad(gm, example_inputs) else None
-        return None if joint is None else divide(joint, min_cut(joint, budget)).plan.bytes_saved
+        plan = None if joint is None else divide(joint, min_cut(joint, config.memory_budget), (), config.offload).plan
+        return () if plan is None else (plan.bytes_saved, sum(n for _, n in plan.offloaded), len(plan.offloaded))
     except FirebrickError:  # it runs on eager kernels
-        return None
+        return ()
 
 
 class _Divider:
@@ -131,9 +142,7 @@ class _Divider:
         ends = self.joint.boundaries
         values = [results[i] for i in kept]
         extra: list[fx.Node] = []
-        places = []
-        for node in self.saved:
-            places.append(self._place(node, values, extra))
+        places = [self._place(node, values, extra) for node in self.saved]
         forward = self._graph(self.inputs, results[:mutated] + values + extra, self.joint.mutated)
         forward.outputs = [None] * (len(values) + len(extra))
         _copy_arguments(forward.gm.graph, first=mutated + len(values))
@@ -161,9 +170,8 @@ class _Divider:
             reads=tuple(_reads(forward.gm.graph)),
             draws=tuple(sorted({str(t.device) for n in random for t in tensors_in(n.meta.get("val"))})),
         )
-        return Division(
-            forward, backward, plan, order, tuple([self.keys[n] for n in self.saved]), sizes, self.joint.refused
-        )
+        keys = tuple([self.keys[n] for n in self.saved])
+        return Division(forward, backward, plan, order, keys, sizes, self.joint.refused)
 
     def _sizes(self) -> fx.Node:
         """Make the tensor that has the symbols as its sizes."""
@@ -174,6 +182,31 @@ class _Divider:
             node = zeros_node(graph, mode, shape, torch.uint8, torch.device("cpu"))
         self.keys[node] = SIZES
         return node
+
+    def offloaded(self, division: Division, least: int) -> Division:
+        """Have what is made for the backward alone, on a GPU and of so many bytes, wait on the CPU: it is copied there
+        as soon as it is made, and back before its first use."""
+        plan, graph, moved = division.plan, division.forward.gm.graph, list[tuple[str, int]]()
+        results: Any = graph.output_node().args[0]
+        inputs = list(division.backward.gm.graph.nodes)
+        for node, place, size, given in zip(self.saved, plan.saved, division.sizes, inputs, strict=False):
+            device = node.meta["val"].device
+            mine = size >= least and int(place.at) >= plan.results and node.op == "call_function" and given.users
+            if not mine or device.type in NEAR:
+                continue
+            made = results[len(division.forward.mutated) + int(place.at)]
+            with graph.inserting_after(made):
+                away = _added(graph, aten._to_copy.default, made, device=torch.device("cpu"), non_blocking=True)
+            if expressions(away.meta["val"].stride()) != expressions(made.meta["val"].stride()):
+                graph.erase_node(away)  # memory with gaps, which a copy has not
+                continue
+            graph.output_node().replace_input_with(made, away)
+            moved.append((str(device), size))
+            with given.graph.inserting_before(next(n for n in given.graph.nodes if given in n.all_input_nodes)):
+                given.meta["val"] = away.meta["val"]
+                back = _added(given.graph, aten._to_copy.default, given, device=device, non_blocking=True)
+            given.replace_all_uses_with(back, lambda user, back=back: user is not back)
+        return replace(division, plan=replace(plan, offloaded=tuple(moved)))
 
     # ------------------------------------------------------------ places
 
@@ -229,31 +262,21 @@ class _Divider:
             wanted += [n for n in acting if n in self.phases.forward]
         live = ancestors(wanted, set(inputs))
         again = set() if inputs is self.inputs else self.phases.forward  # is computed where it is first used
-        nodes = [
-            n
-            for n in self.joint.gm.graph.nodes
-            if n not in again and (n in live or (n.op == "get_attr" and n.target in mutated))
-        ]
+        nodes = (n for n in self.joint.gm.graph.nodes if n not in again and (n in live or n.target in mutated))
         for node in [*nodes, *wanted]:
             _copy_needed(graph, node, env)
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
         gm = module_of(graph, self.joint.constants)
         used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
         constants = {n: t for n, t in self.joint.constants.items() if n in used}
-        return AtenGraph(
-            gm=gm, constants=constants, mutated=list(mutated), name=self.joint.name, bits={**self.joint.bits}
-        )
+        return AtenGraph(gm, constants, [*mutated], name=self.joint.name, bits={**self.joint.bits})
 
     def _backward(self, gradients: list[Any]) -> tuple[AtenGraph, tuple[int | None, ...]]:
         """The backward's graph, each gradient once."""
         unique = list(dict.fromkeys(g for g in gradients if g is not None))
         backward = self._graph([*self.saved, *self.tangents], unique, [])
         order = tuple(None if g is None else unique.index(g) for g in gradients)
-        self._own_memory(backward)
-        return backward, order
-
-    def _own_memory(self, backward: AtenGraph) -> None:
-        """Gradients may be views of tangents, as in eager mode; other memory of the caller is copied."""
+        # Gradients may be views of tangents, as in eager mode; other memory of the caller is copied.
         graph = backward.gm.graph
         output = graph.output_node()
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
@@ -272,6 +295,7 @@ class _Divider:
             results.append(None if alias is not None else node)
         output.args = (tuple(results),)
         _copy_arguments(graph)
+        return backward, order
 
 
 def _copy_arguments(graph: fx.Graph, first: int = 0) -> None:
@@ -281,10 +305,15 @@ def _copy_arguments(graph: fx.Graph, first: int = 0) -> None:
     for i, node in enumerate(results[first:], first):
         if isinstance(node, fx.Node) and base_of(node).op in ("placeholder", "get_attr"):
             with graph.inserting_before(output):
-                results[i] = graph.call_function(aten.clone.default, (node,))
-            val = node.meta["val"]
-            results[i].meta["val"] = val.fake_mode.__torch_dispatch__(aten.clone.default, (), (val,), {})
+                results[i] = _added(graph, aten.clone.default, node)
     output.args = (tuple(results),)
+
+
+def _added(graph: fx.Graph, target: Any, node: fx.Node, **options: Any) -> fx.Node:
+    """Add a call on one node, that loops don't take over if it has options."""
+    added, val = graph.call_function(target, (node,), options), node.meta["val"]
+    added.meta = {"val": val.fake_mode.__torch_dispatch__(target, (), (val,), options), BY_LIBRARY: bool(options)}
+    return added
 
 
 def _copy_needed(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> None:

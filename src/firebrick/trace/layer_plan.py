@@ -73,7 +73,7 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
     rows = [(*row, division.keys.index(row[0])) for row in _third(division.keys, repeat)]
     constants = _third([(p.kind, p.at, p, reach) for p, reach in zip(plan.wrt, plan.reach, strict=True)], repeat)
     saved, wrt, reach = [*plan.saved], [*plan.wrt], [*plan.reach]
-    size, parts = 0, [[*part.saved] for part in plan.parts]
+    size, parts = plan.bytes_saved, [[*part.saved] for part in plan.parts]
     for number, k in enumerate(repeat.left_out()):
         first = len(outputs) + number * len(third)
         for _, label, at in rows:
@@ -89,15 +89,9 @@ def layer_plan(division: Division, repeat: Repeat | None) -> TrainingPlan:
             size += division.sizes[at]
         wrt += [key[2]._replace(at=repeat.own[k][label]) for key, label in constants]
         reach += [key[3] for key, _ in constants]
-    return replace(
-        plan,
-        saved=tuple(saved),
-        wrt=tuple(wrt),
-        reach=tuple(reach),
-        bytes_saved=plan.bytes_saved + size,
-        uses=(),
-        parts=tuple([p._replace(saved=tuple(row)) for p, row in zip(plan.parts, parts, strict=True)]),
-    )
+    nodes = tuple([part._replace(saved=tuple(row)) for part, row in zip(plan.parts, parts, strict=True)])
+    plan = replace(plan, saved=tuple(saved), wrt=tuple(wrt), reach=tuple(reach), parts=nodes)
+    return replace(plan, bytes_saved=size, uses=())
 
 
 def layer_order(division: Division, repeat: Repeat | None, plan: TrainingPlan) -> tuple[int | None, ...]:

@@ -32,11 +32,7 @@ def _layers(targets: Mapping[str, Target], name: str, args: Sequence[Any]) -> An
     first = (*initial,) if name == "lstm" else (initial,)
     plain = x.dim() == 3 and len(weights) == count * directions * each and not (dropout and train)
     plain = plain and all(isinstance(t, torch.Tensor) and t.layout is torch.strided for t in (x, *first, *weights))
-    if (
-        not plain
-        or torch.is_autocast_enabled("cpu")
-        or any(t.dtype is not torch.float32 for t in (x, *first, *weights))
-    ):
+    if not plain or torch.is_autocast_enabled("cpu") or {t.dtype for t in (x, *first, *weights)} != {torch.float32}:
         return NotImplemented
     batch, size = x.shape[0 if batch_first else 1], weights[1].shape[1]
     gated = CELLS[name].gates * size

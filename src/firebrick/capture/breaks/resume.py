@@ -192,9 +192,7 @@ class _Break:
         state = states(code)[start]
         self.cells = sum(self.graph.slots[name] for name in {*code.co_cellvars, *code.co_freevars})
         if len(state.stack) != len(stack):
-            raise InternalError(
-                f"a break has {len(stack)} items on the stack where {code.co_qualname} has {state.stack!r}"
-            )
+            raise InternalError(f"a break's stack has {len(stack)} items, that of {code.co_qualname} {state.stack!r}")
         kinds = "".join(
             NULL if null else kind if kind in HANDLING else VALUE for null, kind in zip(stack, state.stack, strict=True)
         )

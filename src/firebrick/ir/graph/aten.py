@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from firebrick.runtime.bits import Bits
 
 
+BY_LIBRARY = "by library"
+"""Key in the meta of nodes that loops must not compute."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alias:
     """An output that shares storage with an input, a constant or another output: the base seen through as_strided.
