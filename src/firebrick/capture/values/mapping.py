@@ -363,8 +363,7 @@ class ViewValue(BuiltinValue):
 
 def _get(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
-    default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
-    return default if item is None else item
+    return item or (args[1] if len(args) > 1 else NONE)
 
 
 def _set_default(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
@@ -383,8 +382,6 @@ def _pop(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> V
         return item
     if len(args) > 1:
         return args[1]
-    if "default" in kwargs:
-        return kwargs["default"]
     interp.raise_value(KeyError, [args[0]])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import types
 from collections import namedtuple
@@ -395,7 +396,8 @@ class ObjectValue(ComparedValue):
         if interp.lookup(self.cls, "__next__")[0] is not MISSING and entry is not MISSING:
             return interp.iterate_next(self)
         if interp.lookup(self.cls, "__getitem__")[0] is not MISSING:
-            return interp.iterate_items(self)
+            places, read = itertools.count(), partial(interp.attempt, IndexError, self.get_item, interp)
+            return iter(lambda: read(ConstantValue(next(places))), None)
         return super().iterate(interp)
 
     def length(self, interp: Interpreter) -> int:
