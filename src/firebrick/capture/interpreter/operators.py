@@ -338,9 +338,7 @@ def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> 
         return compare(interp, _BY_COMPARISON[name], value, args[0])
     if name == "__len__":
         return ConstantValue(value.length(interp))
-    if name == "__bool__":
-        return ConstantValue(value.truth(interp))
-    return None
+    return ConstantValue(value.truth(interp)) if name == "__bool__" else None
 
 
 def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:

@@ -247,9 +247,7 @@ def _new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(vars)
 def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not args:
-        return _locals(interp, args, kwargs)
-    return args[0].realize().get_attr(interp, "__dict__")
+    return _locals(interp, args, kwargs) if not args else args[0].realize().get_attr(interp, "__dict__")
 
 
 @handles(locals)
@@ -524,20 +522,12 @@ handles_all(
         sorted: lambda interp, args, kwargs: ListValue(
             interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
         ),
-        any: lambda interp, args, kwargs: ConstantValue(
-            any(item.realize().truth(interp) for item in interp.iterate(args[0]))
-        ),
-        all: lambda interp, args, kwargs: ConstantValue(
-            all(item.realize().truth(interp) for item in interp.iterate(args[0]))
-        ),
+        any: lambda at, args, kwargs: ConstantValue(any(item.realize().truth(at) for item in at.iterate(args[0]))),
+        all: lambda at, args, kwargs: ConstantValue(all(item.realize().truth(at) for item in at.iterate(args[0]))),
         list: lambda interp, args, kwargs: ListValue(list(interp.iterate(args[0])) if args else []),
         set: lambda interp, args, kwargs: SetValue.of(interp, interp.iterate(args[0]) if args else iter(())),
-        frozenset: lambda interp, args, kwargs: SetValue.of(
-            interp, interp.iterate(args[0]) if args else iter(()), frozenset
-        ),
-        range: lambda interp, args, kwargs: interp.fold(
-            range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
-        ),
+        frozenset: lambda at, args, kwargs: SetValue.of(at, at.iterate(args[0]) if args else iter(()), frozenset),
+        range: lambda at, args, kwargs: at.fold(range, [ConstantValue(at.index_of(arg)) for arg in args], {}),
         bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
         bool: lambda interp, args, kwargs: truth_of(interp, args[0]) if args else ConstantValue(False),
         repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),

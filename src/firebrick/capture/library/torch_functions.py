@@ -496,13 +496,9 @@ handles_all(
         index_by_tensors: lambda interp, args, kwargs: ContextValue(
             contextlib.nullcontext, [], partial(_count, "index_by_tensors")
         ),
-        torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
-            not interp.tracer.overrides_off
-        ),
+        torch._C._is_torch_function_enabled: lambda at, args, kwargs: ConstantValue(not at.tracer.overrides_off),
         torch.overrides.handle_torch_function: _handle_torch_function,
-        torch._C._set_grad_enabled: lambda interp, args, kwargs: (
-            set_grad_mode(interp, interp.flag(args[0], True)) or NONE
-        ),
+        torch._C._set_grad_enabled: lambda at, args, kwargs: set_grad_mode(at, at.flag(args[0], True)) or NONE,
         torch.Tensor._make_subclass: make_subclass,
         torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
         torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,

@@ -306,6 +306,7 @@ class ObjectValue(ComparedValue):
         """Write the instance's own attribute."""
         interp.tracer.effects.mutated(self)
         moved = self.fields.get(name) is MISSING or self.changed.get(name, False)
+        interp.tracer.effects.overwritten(self.fields.get(name))
         if self.fields.get(name) is MISSING:
             self.changed.pop(name, None)
             self.fields.pop(name)
@@ -419,9 +420,7 @@ class ObjectValue(ComparedValue):
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
-        if entry is not MISSING:
-            return bool(self.as_constant())
-        return True
+        return bool(self.as_constant()) if entry is not MISSING else True
 
     # -- leaving ----------------------------------------------------------------
 
