@@ -30,8 +30,7 @@ _METAS = ("builtins", "abc", "enum", "typing")
 """Modules whose metaclasses do nothing that is seen."""
 
 
-_Unseen: Any = type("_Unseen", (), {"__init_subclass__": lambda cls: None})
-"""The first base of a class while it is made, so that those behind it are told of it by captured code."""
+_Unseen: Any = type("_Unseen", (), {"__init_subclass__": lambda cls: None})  # the first base of a class in the making
 
 handles_all(
     {

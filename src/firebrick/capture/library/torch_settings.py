@@ -268,11 +268,7 @@ def say(interp: Interpreter, *args: Value) -> None:
 
 
 def settle(interp: Interpreter, message: Value, category: Value = NONE, stacklevel: Any = None, **rest: Value) -> bool:
-    """Record or raise a warning; False if it is to be said behind the graph.
-
-    Raises:
-        Break: filters from outside decide, or what was said before.
-    """
+    """Record or raise a warning; False if it is to be said behind the graph. Raises Break: what is outside decides."""
     if not (regions := _regions(interp)):
         return False
     (*_, region), message = regions, message.realize()
