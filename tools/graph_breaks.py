@@ -223,7 +223,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("clocks", "unsupported-call", RUN, "import time\ny = time.time()"),
     ("files, `json`, `uuid`", "unsupported-call", RUN, "import json\ny = json.dumps(1)"),
     ("`bytearray`, `Decimal`", "unsupported-call", "objects of C code that no rule describes", "y = bytearray(b'a')"),
-    ("`warnings.catch_warnings(record=True)`", "unsupported-call", "what is said is said behind the graph", "import warnings\nwith warnings.catch_warnings(record=True):\n    y = x"),
+    ("`warnings.catch_warnings(record=True)` where filters from outside, what was said before (`default`, `once`) or operations of torch decide what is recorded", "unsupported-call", "what is said is said behind the graph", "import warnings\nwith warnings.catch_warnings(record=True):\n    warnings.warn('a')\n    y = x"),
     ("a method or property of a class that is set", "unsupported-attribute", "it changes what captured code has called", "torch.nn.Module.firebrick_mark = lambda self: 1\ny = x"),
     ("under a TorchFunctionMode: tensors of other classes, arrays, contexts but those of gradients, and what reads data", "unsupported-call", "what such a mode sees of it is not known", "from torch.overrides import BaseTorchFunctionMode\nwith BaseTorchFunctionMode():\n    y = x.numpy() + 1"),
     ("a TorchDispatchMode that is entered inside", "unsupported-call", "it sees operators, which the graph has not yet", "from torch.utils._python_dispatch import TorchDispatchMode\nwith TorchDispatchMode():\n    y = x + 1"),

@@ -42,9 +42,17 @@ def test_calls_outside_of_marked_bounds():
         assert torch.equal(compiled(x), x * 2 + n)
 
 
-@pytest.mark.parametrize("bounds", [(5, 3), (-1, 3), (0, -1)])
+@pytest.mark.parametrize("bounds", [(5, 3), (-1, 3), (-4, None), (0, -1), (None, -1)])
 def test_bounds_that_no_size_meets(bounds):
-    with pytest.raises((firebrick.errors.ConfigError, ValueError)):
+    with pytest.raises(
+        firebrick.errors.ConfigError, match=rf"(?s)no size is from {bounds[0]} to {bounds[1]}.*fix: give"
+    ):
+        firebrick.mark_dynamic(torch.randn(4), 0, min=bounds[0], max=bounds[1])
+
+
+@pytest.mark.parametrize("bounds", [(5, None), (5, 8), (None, 3)])
+def test_bounds_that_the_size_at_hand_is_not_within(bounds):
+    with pytest.raises(firebrick.errors.ConfigError, match="(?s)dimension 0 has size 4, outside of .*fix: give bounds"):
         firebrick.mark_dynamic(torch.randn(4), 0, min=bounds[0], max=bounds[1])
 
 

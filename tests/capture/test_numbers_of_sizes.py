@@ -102,19 +102,28 @@ def test_a_text_that_must_be_known_is_compiled_for_each():
     assert compiles(function, [(torch.randn(n, 3),) for n in (3, 4, 5)]) == 3
 
 
-@pytest.mark.parametrize("kind", ["cosine", "step", "exponential"])
+SCHEDULERS = {
+    "cosine": (lambda all, optimizer: all.CosineAnnealingLR(optimizer, 20), 2),
+    "step": (lambda all, optimizer: all.StepLR(optimizer, 3, 0.5), 3),
+    "exponential": (lambda all, optimizer: all.ExponentialLR(optimizer, 0.9), 2),
+    "powers": (lambda all, optimizer: all.LambdaLR(optimizer, lambda epoch: 0.95**epoch), 2),
+    "inverse": (lambda all, optimizer: all.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch)), 2),
+    "warmup": (lambda all, optimizer: all.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / 5)), 3),
+    "milestones": (lambda all, optimizer: all.MultiStepLR(optimizer, [3, 6], 0.1), 4),
+    "polynomial": (lambda all, optimizer: all.PolynomialLR(optimizer, 20), 2),
+}
+"""Makes a scheduler; compiles of what is behind the backward: for the first call, and for each outcome of an `if`."""
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
 def test_a_scheduler_inside_of_a_step(kind):
+    make, most = SCHEDULERS[kind]
+
     def parts():
         torch.manual_seed(0)
         model = nn.Linear(4, 4)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        schedulers = torch.optim.lr_scheduler
-        scheduler = {
-            "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, 20),
-            "step": lambda: schedulers.StepLR(optimizer, 3, 0.5),
-            "exponential": lambda: schedulers.ExponentialLR(optimizer, 0.9),
-        }[kind]()
-        return model, optimizer, scheduler
+        return model, optimizer, make(torch.optim.lr_scheduler, optimizer)
 
     def step_of(model, optimizer, scheduler):
         def step(x):
@@ -129,14 +138,59 @@ def test_a_scheduler_inside_of_a_step(kind):
 
     mine, theirs = parts(), parts()
     compiled, eager = firebrick.compile(step_of(*mine)), step_of(*theirs)
-    for n in range(12):
-        if n == 4:
-            before = firebrick.graphs_compiled()
+    before = firebrick.graphs_compiled()
+    for _ in range(12):
         x = torch.randn(3, 4)
         torch.testing.assert_close(compiled(x), eager(x))
         torch.testing.assert_close(mine[0].weight, theirs[0].weight, rtol=1e-4, atol=1e-5)
         assert mine[1].param_groups[0]["lr"] == theirs[1].param_groups[0]["lr"]
-    assert firebrick.graphs_compiled() - before <= (1 if kind == "step" else 0)
+    assert firebrick.graphs_compiled() - before <= 2 + most  # two of what is before: without and with gradients
+
+
+def test_powers_of_a_number_are_plain_pythons():
+    def function(x, n):
+        return x * 0.5**n, 0.5**n, 1.0**n, 1e-20**n, 3 ** min(n, 9)
+
+    compiled = firebrick.compile(function)
+    for n in (1, 2, 3, 2000, 4, 1_000_000):
+        if n < 5:
+            torch.testing.assert_close(compiled(torch.ones(3), n)[0], torch.ones(3) * 0.5**n)
+        assert (x := compiled(torch.ones(3), n))[1:] == function(torch.ones(3), n)[1:] and type(x[4]) is int
+
+    raising = firebrick.compile(lambda x, n: x * 1.5**n)
+    for n in (3, 4, 5):
+        torch.testing.assert_close(raising(torch.ones(3), n), torch.ones(3) * 1.5**n)
+    with pytest.raises(OverflowError):
+        raising(torch.ones(3), 10_000)
+
+
+def test_a_size_as_a_key_is_asked_for_each_of_few():
+    names = {3: 1.0, 6: 2.0}
+
+    def function(x, n):
+        return x * names[n] if n in names else x - names.get(n, n)
+
+    calls = [(torch.randn(4), n) for n in (4, 5, 7, 3, 6, 8, 9, 100, 3)]
+    assert compiles(function, calls) == 4
+
+
+def test_a_counter_is_a_symbol_from_1_on():
+    class Counter:
+        calls = 0
+
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, x):
+            self.calls += 1
+            return x * self.calls + (10 if self.calls == 1 else 0)
+
+    mine, theirs = Counter(), Counter()
+    compiled, before = firebrick.compile(mine.__call__), firebrick.graphs_compiled()
+    for _ in range(6):
+        x = torch.randn(3)
+        torch.testing.assert_close(compiled(x), theirs(x))
+    assert mine.calls == 6 and firebrick.graphs_compiled() - before == 2
 
 
 Y, Z = torch.randn(3, 4), torch.rand(3, 4) + 1

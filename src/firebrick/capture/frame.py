@@ -232,6 +232,7 @@ class Capture:
             # behind a break a float may be another at each call: Python runs what needs to know it
             one.tracer.pins = origin(code) is None or self.config.fullgraph or len(entries(code)) < _MOST_FLOATS
             one.tracer.graph.keeps_sizes = getattr(self.backend, "keeps_sizes", False)
+            one.tracer.graph.is_whole = self.config.fullgraph
             data = symbols and getattr(self.backend, "checks_data", True)
             one.tracer.symbols.sizes.takes_data, one.tracer.early.on = data, reading > 0
             one.tracer.early.truths_alone, one.tracer.graph.leaves_before = reading == 1, leaves_before
@@ -577,9 +578,7 @@ class Attempt:
                 emitter.load_fast(item)
         emitter.clear_temps()
         bound = {*self.arguments, *moved} - lost
-        bound |= {
-            name for name, value in root.slots.items() if isinstance(value, CellValue) and value.content is not None
-        }
+        bound |= {name for name, v in root.slots.items() if isinstance(v, CellValue) and v.content is not None}
         last, changing = self._last_on_numbers()
         emit_break(emitter, code, index, nulls, bound, max(self.through, last), changing)
 

@@ -123,6 +123,7 @@ class GraphBuilder:
         if outer is not None:
             self.sizes.leaves = outer.sizes.leaves
         self.histories: Any = None  # of what gradients are asked for
+        self.is_whole = False  # a break is an error
         self.leaves_before = False  # leaves that gather gradients are made before the graph
         self.switches: set[Any] = set()  # functions that the graph calls to switch modes of the thread
 
@@ -303,6 +304,8 @@ class GraphBuilder:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
+                if self.is_whole and "leaf Variable" in error.detail and _have_histories(interp, fakes):
+                    return self.call(interp, op, target, args, kwargs)
                 numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
                 _let_catch(interp, error)
                 if numbers is None:
@@ -568,6 +571,21 @@ def examples(graph: GraphBuilder) -> list[Any]:
 
 _LARGEST_REAL = 1 << 22
 _OF_TORCH = re.compile(r"(torch|_operator)\b(?!\._ops\.(?!aten))")
+
+
+def _have_histories(interp: Interpreter, fakes: list[torch.Tensor]) -> bool:
+    """Whether inputs were leaves as fake tensors alone; now they have a history, as what they are like, and can be
+    written to. Such graphs have no gradients of gradients, so it is better done by Python where that may be."""
+    graph, places = interp.tracer.graph, {*map(storage_of, fakes)}
+    inputs = [v for v in graph.inputs if v.fake.requires_grad and v.fake.is_leaf and storage_of(v.fake) in places]
+    inputs = [value for value in inputs if value.obj is not None and not value.obj.is_leaf]
+    for value in inputs:
+        if value.get_attr(interp, "retains_grad").as_constant():  # torch's autograd functions fail for those
+            raise Break("unsupported-operation", f"{value.source} is written to, whose gradient is to be retained")
+        with graph.mode:
+            history = torch.zeros((), dtype=value.fake.dtype, device=value.fake.device, requires_grad=True)
+            value.fake.requires_grad_(False).copy_(history)
+    return bool(inputs)
 
 
 def _let_catch(interp: Interpreter, error: Break) -> None:

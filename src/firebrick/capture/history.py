@@ -133,9 +133,7 @@ class History:
         for name, value in now.items():
             before, source = first.get(name), Local(name)
             if isinstance(value, torch.Size) and isinstance(before, torch.Size) and len(value) == len(before):
-                notes.sizes |= {
-                    (source, d) for d, pair in enumerate(zip(value, before, strict=True)) if len({*pair}) > 1
-                }
+                notes.sizes |= {(source, d) for d, (a, b) in enumerate(zip(value, before, strict=True)) if a != b}
             elif type(value) is type(before) and value != before:
                 (notes.integers if type(value) is int else notes.floats).add(source)
         return False
@@ -144,6 +142,7 @@ class History:
         """Tell a capture what varies."""
         notes = self.of(code)
         tracer.replaced, tracer.symbols.varying = frozenset(notes.inputs), frozenset(notes.sizes | notes.together)
+        tracer.symbols.written = frozenset(notes.written)
         tracer.symbols.ones, tracer.symbols.sizes.guesses = notes.ones, notes.guesses
         if notes.begins_anew and tracer.symbols.dynamic is None:
             tracer.symbols.dynamic = True
@@ -170,6 +169,7 @@ class History:
         or smaller ones, as in a cache that grows."""
         notes = self.of(code)
         before = len(notes.sizes)
+        notes.floats |= effects.floats
         for value in effects.roots():
             if value.source is not None and isinstance(value, ObjectValue):
                 notes.written.add(value.source)

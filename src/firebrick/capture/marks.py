@@ -96,13 +96,17 @@ def mark_dynamic(
     One compile then serves all of them, unless something needs the number.
 
     Raises:
-        ConfigError: the tensor has no such dimension or its size is out of bounds.
+        ConfigError: the tensor has no such dimension, its size is out of bounds, or no size is within them.
     """
+    lo, hi = min or 0, (1 << 63) - 1 if max is None else max
+    if not 0 <= lo <= hi:
+        raise ConfigError(f"no size is from {min} to {max}", fix="give bounds with 0 <= min <= max, or leave them out")
     marks: dict[int, tuple[int | None, int | None]] = dict(getattr(tensor, DYNAMIC, {}))
     for d in _dims(tensor, dim):
-        size = tensor.shape[d]
-        if (min is not None and size < min) or (max is not None and size > max):
-            raise ConfigError(f"dimension {d} has size {size}, outside of {min} to {max}")
+        if not lo <= (size := tensor.shape[d]) <= hi:
+            raise ConfigError(
+                f"dimension {d} has size {size}, outside of {min} to {max}", fix="give bounds for all calls"
+            )
         marks[d] = (min, max)
     setattr(tensor, DYNAMIC, marks)
 

@@ -362,7 +362,8 @@ class _Break:
             if region is not None:
                 region = replace(region, changing=region.changing | self.changing)
         receiver = receiver_of(user_code, user_index, region)
-        live = (live_slots(code)[index] | self._bound_again(index)) & state.maybe
+        written = names_touched(graph.instructions[j] for j in graph.reachable(index))[1]  # what they hold dies there
+        live = (live_slots(code)[index] | sum(graph.slots[name] for name in written)) & state.maybe
         names = self._passed_names({n for n, bit in graph.slots.items() if live & bit}, receiver)
         shape = Shape(user_index, state.stack, names, self._unsure(names, state), region)
         made = continuation(user_code, shape)
@@ -467,9 +468,3 @@ class _Break:
         if receiver in self.graph.slots and receiver not in cells:
             names = [receiver, *(name for name in names if name != receiver)]
         return tuple(names)
-
-    def _bound_again(self, index: int) -> int:
-        """Slots that are written to from an instruction on: what they hold dies there."""
-        graph = self.graph
-        written = names_touched(graph.instructions[j] for j in graph.reachable(index))[1]
-        return sum(graph.slots[name] for name in written)

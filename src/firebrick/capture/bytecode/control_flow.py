@@ -175,9 +175,7 @@ def _after(i: Instruction, stack: str, *, jump: bool) -> str:
     effect = i.row.stack_effect(arg, jump=jump)
     if op in _CALLS:
         return stack[: effect - 1] + VALUE
-    if effect >= 0:
-        return stack + VALUE * effect
-    return stack[:effect]
+    return stack + VALUE * effect if effect >= 0 else stack[:effect]
 
 
 flow = ByCode(Flow)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
 
+    from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.base import Args, Value, ValueEmitter
 
 
@@ -32,6 +33,7 @@ class Effects:
         self.in_reach: set[int] = set()  # such new objects
         self.touched: list[int] = []  # what has changed, by identity
         self.assigned: dict[tuple[int, str], tuple[Any, Value]] = {}
+        self.floats: set[Source] = set()  # places of floats that were there before and are overwritten
         self._context: dict[int, tuple[Value, Value]] = {}
         self._calls: list[tuple[Any, Sequence[Value], dict[str, Value]]] = []
 
@@ -45,6 +47,12 @@ class Effects:
         self.outside += always or value.source is not None or id(value) in self.in_reach
         if always or value.source is not None:
             self._changed.setdefault(id(value), value)
+
+    def overwritten(self, value: object) -> None:
+        """Note what an attribute or item was that gets another value; a float is most likely another in each call."""
+        source = getattr(value, "source", None)
+        if source is not None and type(getattr(value, "obj", None)) is float:
+            self.floats.add(source)
 
     def set_global(self, variables: Any, name: str, value: Value) -> None:
         """Note an assignment to a global, or to an attribute of a class."""

@@ -35,13 +35,15 @@ class Symbols:
     """The symbols of one capture.
 
     dynamic: None: what `varying` names, and what is marked; True: all sizes from 2 on; False: none. ones: whether what
-    varies is a symbol also where it is 1 now; has_ones: whether that was so.
+    varies is a symbol also where it is 1 now; has_ones: whether that was so. written: objects that calls change: an
+    integer of one is a counter, a symbol from 1 on.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.dynamic: bool | None = False
         self.varying: frozenset[tuple[Source, int]] = frozenset()
+        self.written: frozenset[Source] = frozenset()
         self.ones, self.has_ones = True, False
         self._by_size: dict[Any, Var] = {}
         self._leaves: dict[str, Shape] = {}
@@ -88,25 +90,25 @@ class Symbols:
 
     def integer(self, number: int, source: Source) -> Var | None:
         """The symbol of an integer of Python; None for those that mean more than a number, and large ones."""
-        if self.dynamic is False or not _INTEGERS[0] <= number <= _INTEGERS[1]:
+        counts = number == 1 and self.ones and getattr(source, "base", None) in self.written
+        if self.dynamic is False or not (counts or _INTEGERS[0] <= number <= _INTEGERS[1]):
             return None
-        symbol = self._integers.get(source)
-        if symbol is None:
-            symbol = self._integers[source] = self.sizes.symbol(number, *_INTEGERS)
-            leaf = self._leaves[symbol.name] = ("int", source)
-            self._guards += [("<=", _INTEGERS[0], leaf), ("<=", leaf, _INTEGERS[1])]
-        return symbol
+        if source not in self._integers:
+            self.has_ones |= counts
+            self._integers[source] = self.computed(number, source, 1 if counts else _INTEGERS[0])
+        return self._integers[source]
 
-    def computed(self, number: int, source: Source) -> Var:
+    def computed(self, number: int, source: Source, least: int = 1) -> Var:
         """The symbol of an integer that Python computes of a number that varies."""
-        symbol = self.sizes.symbol(number, 1, _INTEGERS[1])
+        symbol = self.sizes.symbol(number, least, _INTEGERS[1])
         leaf = self._leaves[symbol.name] = ("int", source)
-        self._guards += [("<=", 1, leaf), ("<=", leaf, _INTEGERS[1])]
+        self._guards += [("<=", least, leaf), ("<=", leaf, _INTEGERS[1])]
         return symbol
 
     def decided_integers(self) -> set[Source]:
-        """Those that had to be numbers."""
-        return {source for source, symbol in self._integers.items() if not self.sizes.settled(symbol).terms}
+        """Those that had to be numbers; a counter may have to be one only where it is 1."""
+        symbols = [(s, v) for s, v in self._integers.items() if not self.sizes.settled(v).terms]
+        return {source for source, symbol in symbols if self.sizes.hint(symbol) > 1}
 
     def check_marks(self) -> None:
         """Sizes that `mark_dynamic` says vary must not be known; raises ConfigError: a line needs one."""

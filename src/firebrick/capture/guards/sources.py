@@ -103,9 +103,7 @@ class Source:
 
 def shown_key(key: Any) -> str:
     """A key in the text of a source: short and stable, also where the key's own text is not."""
-    if isinstance(key, torch.Tensor):
-        return f"<{type(key).__name__} {list(key.shape)}>"
-    return repr(key)
+    return f"<{type(key).__name__} {list(key.shape)}>" if isinstance(key, torch.Tensor) else repr(key)
 
 
 def _key(part: Any) -> Any:

@@ -58,9 +58,7 @@ class Tracer:
         self.frame_globals = globals_of_frame
         self.objects: dict[int, Value] = {}
         self.stand_ins: dict[int, Value] = {}  # what a class made by captured code holds, by identity of what stands in
-        self.overrides_off = (
-            0 if torch._C._is_torch_function_enabled() else 1
-        )  # where `__torch_function__` is not asked
+        self.overrides_off = int(not torch._C._is_torch_function_enabled())  # `__torch_function__` is not asked
         self.function_modes: list[Value] = []  # those that captured code has entered, the outermost first
         self.index_by_tensors = 0  # contexts in which an index of one element stays a tensor
         self.raise_steps: list[int] = []

@@ -338,9 +338,7 @@ def special_method(interp: Interpreter, value: Value, name: str, args: Args) -> 
         return compare(interp, _BY_COMPARISON[name], value, args[0])
     if name == "__len__":
         return ConstantValue(value.length(interp))
-    if name == "__bool__":
-        return ConstantValue(value.truth(interp))
-    return None
+    return ConstantValue(value.truth(interp)) if name == "__bool__" else None
 
 
 def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
@@ -403,12 +401,8 @@ def _compare_plain(interp: Interpreter, symbol: str, left: Value, right: Value) 
     if _is_set(left) and _is_set(right):
         mine, other = (set(SetValue.of(interp, part.iterate(interp)).entries) for part in (left, right))
         return ConstantValue(function(mine, other))
-    try:
-        return interp.tracer.fresh(function(left.as_constant(), right.as_constant()))
-    except NotConstant:
-        pass
-    except Exception as error:  # noqa: BLE001  the user's program gets whatever it raises
-        interp.raise_real(error)
+    if left.is_constant() and right.is_constant():
+        return interp.fold(function, (left, right), {})
     if symbol in ("==", "!="):
         for side in (left, right):
             own = interp.lookup(side.python_type(), "__eq__")[0]

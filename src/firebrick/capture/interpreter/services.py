@@ -54,6 +54,15 @@ class Operations:
         except classes as error:
             self.raise_real(error)
 
+    def attempt(self, cls: type[Exception], function: Callable[..., Value], *args: Any) -> Value | None:
+        """What a function gives, or None: it raises an exception of that class in the user's program."""
+        try:
+            return function(*args)
+        except Raised as raised:
+            if self.is_instance(raised.value, cls):
+                return None
+            raise
+
     def raise_new(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise a new exception in the user's program."""
         self.raise_value(cls, [self.tracer.known(arg) for arg in args])
@@ -245,13 +254,7 @@ class Operations:
 
     def has_attr(self, value: Value, name: str) -> bool:
         """`hasattr(value, name)`."""
-        try:
-            value.realize().get_attr(self.interpreter, name)
-        except Raised as raised:
-            if self.is_instance(raised.value, AttributeError):
-                return False
-            raise
-        return True
+        return self.attempt(AttributeError, value.realize().get_attr, self.interpreter, name) is not None
 
     def is_instance(self, value: Value, classes: Any) -> bool:
         """`isinstance(value, classes)` for real classes."""
@@ -303,29 +306,12 @@ class Operations:
 
     def next_or_none(self, value: Value) -> Value | None:
         """The same; None at the end."""
-        try:
-            return self.next_of(value)
-        except Raised as raised:
-            if self.is_instance(raised.value, StopIteration):
-                return None
-            raise
+        return self.attempt(StopIteration, self.next_of, value)
 
     def iterate_next(self, value: Value) -> Iterator[Value]:
         """Elements by `__next__`."""
         while (item := self.next_or_none(value)) is not None:
             yield item
-
-    def iterate_items(self, value: Value) -> Iterator[Value]:
-        """Elements by `__getitem__`."""
-        index = 0
-        while True:
-            try:
-                yield value.get_item(self.interpreter, ConstantValue(index))
-            except Raised as raised:
-                if self.is_instance(raised.value, IndexError):
-                    return
-                raise
-            index += 1
 
     def sorted_items(self, items: Sequence[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """A stable sort by the user's order."""

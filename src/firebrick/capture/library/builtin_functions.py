@@ -29,9 +29,11 @@ from firebrick.capture.library.known_callables import (
     handles_each,
     key_of,
 )
+from firebrick.capture.library.torch_settings import settle
+from firebrick.capture.values import random_state
 from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import NotConstant, Value
 from firebrick.capture.values.classes import ClassValue, SuperValue, fill
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -40,13 +42,6 @@ from firebrick.capture.values.iterator import IteratorValue, of_list
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import DictValue, SetValue, pairs_of
 from firebrick.capture.values.object import MISSING, ObjectValue, converted, overriding
-from firebrick.capture.values.random_state import (
-    NUMBER_METHODS,
-    RandomNumbers,
-    make_generator,
-    make_numbers,
-    seed_default,
-)
 from firebrick.capture.values.scalar import OpenText, ScalarValue, chosen, extreme, finite, is_open, rounded, truth_of
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
@@ -209,12 +204,9 @@ def _text(value: Value) -> str:
 
 @handles(getattr)
 def _getattr(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    try:
-        return args[0].realize().get_attr(interp, _text(args[1]))
-    except Raised as raised:
-        if len(args) > 2 and interp.is_instance(raised.value, AttributeError):
-            return args[2]
-        raise
+    read, name = args[0].realize().get_attr, _text(args[1])
+    value = interp.attempt(AttributeError, read, interp, name) if len(args) > 2 else read(interp, name)
+    return args[2] if value is None else value
 
 
 @handles(setattr, delattr)
@@ -256,9 +248,7 @@ def _new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(vars)
 def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if not args:
-        return _locals(interp, args, kwargs)
-    return args[0].realize().get_attr(interp, "__dict__")
+    return _locals(interp, args, kwargs) if not args else args[0].realize().get_attr(interp, "__dict__")
 
 
 @handles(locals)
@@ -297,12 +287,8 @@ def _iter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(next)
 def _next(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    try:
-        return interp.next_of(args[0])
-    except Raised as raised:
-        if len(args) > 1 and interp.is_instance(raised.value, StopIteration):
-            return args[1]
-        raise
+    item = interp.next_or_none(args[0]) if len(args) > 1 else interp.next_of(args[0])
+    return args[1] if item is None else item
 
 
 @handles(reversed)
@@ -500,6 +486,8 @@ def _divmod(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles_each(print, warnings.warn)
 def _says(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if function is warnings.warn and settle(interp, *args, **kwargs):
+        return NONE
     late = is_open if function is print else lambda value: isinstance(value, OpenText)
     if not all(arg.realize().is_constant() or late(arg.realize()) for arg in (*args, *kwargs.values())):
         text = f"{function.__name__}() of a tensor or object"
@@ -535,20 +523,12 @@ handles_all(
         sorted: lambda interp, args, kwargs: ListValue(
             interp.sorted_items(list(interp.iterate(args[0])), kwargs.get("key"), kwargs.get("reverse"))
         ),
-        any: lambda interp, args, kwargs: ConstantValue(
-            any(item.realize().truth(interp) for item in interp.iterate(args[0]))
-        ),
-        all: lambda interp, args, kwargs: ConstantValue(
-            all(item.realize().truth(interp) for item in interp.iterate(args[0]))
-        ),
+        any: lambda at, args, kwargs: ConstantValue(any(item.realize().truth(at) for item in at.iterate(args[0]))),
+        all: lambda at, args, kwargs: ConstantValue(all(item.realize().truth(at) for item in at.iterate(args[0]))),
         list: lambda interp, args, kwargs: ListValue(list(interp.iterate(args[0])) if args else []),
         set: lambda interp, args, kwargs: SetValue.of(interp, interp.iterate(args[0]) if args else iter(())),
-        frozenset: lambda interp, args, kwargs: SetValue.of(
-            interp, interp.iterate(args[0]) if args else iter(()), frozenset
-        ),
-        range: lambda interp, args, kwargs: interp.fold(
-            range, [ConstantValue(interp.index_of(arg)) for arg in args], {}
-        ),
+        frozenset: lambda at, args, kwargs: SetValue.of(at, at.iterate(args[0]) if args else iter(()), frozenset),
+        range: lambda at, args, kwargs: at.fold(range, [ConstantValue(at.index_of(arg)) for arg in args], {}),
         bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
         bool: lambda interp, args, kwargs: truth_of(interp, args[0]) if args else ConstantValue(False),
         repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
@@ -563,21 +543,19 @@ handles_all(
 # -- random numbers ----------------------------------------------------------------------
 
 
-handles(torch.Generator)(make_generator)
-handles(random.Random)(make_numbers)
-
-
-handles(torch.manual_seed)(lambda interp, args, kwargs: seed_default(interp, torch.manual_seed, args, kwargs))
+handles(torch.Generator)(random_state.make_generator)
+handles(random.Random)(random_state.make_numbers)
+handles(torch.manual_seed)(functools.partial(random_state.seed_default, torch.manual_seed))
 
 
 def _method_rule(name: str, interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     owner = args[0].realize() if args else None
-    if not isinstance(owner, RandomNumbers):
+    if not isinstance(owner, random_state.RandomNumbers):
         raise Break("random-generator", f"random.Random.{name}() is called")
     return owner.call_method(interp, name, args[1:], kwargs)
 
 
-for _name in sorted(NUMBER_METHODS):
+for _name in sorted(random_state.NUMBER_METHODS):
     _function = vars(random.Random).get(_name)
     if isinstance(_function, types.FunctionType):
         CODE_HANDLERS[_function.__code__] = functools.partial(_method_rule, _name)

@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import origin
-from firebrick.capture.library.known_callables import (
-    CODE_HANDLERS,
-    TRANSPARENT,
-    handles,
-    handles_all,
-    handles_each,
-    unwrapped,
-)
+from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles, handles_each, unwrapped
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
@@ -153,11 +146,7 @@ def _logs(method: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value
     return NONE
 
 
-handles_all(
-    {
-        inspect.getfullargspec: lambda interp, args, kwargs: interp.tracer.fresh(
-            inspect.getfullargspec(real_callable(args[0]))
-        ),
-        inspect.unwrap: lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))),
-    }
+handles(inspect.getfullargspec)(
+    lambda interp, args, kwargs: interp.tracer.fresh(inspect.getfullargspec(real_callable(args[0])))
 )
+handles(inspect.unwrap)(lambda interp, args, kwargs: interp.tracer.known(inspect.unwrap(real_callable(args[0]))))

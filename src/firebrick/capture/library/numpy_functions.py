@@ -17,13 +17,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.known_callables import (
-    TRANSPARENT,
-    TRANSPARENT_MODULES,
-    handles,
-    handles_all,
-    handles_each,
-)
+from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_all, handles_each
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
 from firebrick.capture.values.base import Raised, Value
@@ -53,7 +47,6 @@ _SCALARS = ("bool_", "float16", "float32", "float64", "int8", "int16", "int32", 
 
 _MOST_LITERALS = 4096
 TRANSPARENT_MODULES.add("firebrick.capture.library.numpy_rows")
-TRANSPARENT.update(row.function for row in (*ROWS.values(), *METHODS.values()))
 
 
 def _has_array(value: Value) -> bool:

@@ -97,8 +97,6 @@ TENSOR_METHODS.update({name: partial(_with_number, name) for name in _WITH_NUMBE
 @handles(torch._foreach_addcdiv_)
 def _foreach_addcdiv(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     scalars = args[3].realize() if len(args) == 4 else None
-    if isinstance(scalars, SequenceValue) and any(
-        isinstance(s.realize(), TensorValue) for s in scalars.iterate(interp)
-    ):
+    if isinstance(scalars, SequenceValue) and any(isinstance(s.realize(), TensorValue) for s in scalars.items):
         return interp.tracer.function(foreach_addcdiv_).call(interp, args, kwargs)  # type: ignore[arg-type]
     return interp.tracer.graph.call(interp, "call_function", torch._foreach_addcdiv_, args, kwargs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-import warnings
 import weakref
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ from firebrick.capture.library.known_callables import (
     unwrapped,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
-from firebrick.capture.library.torch_settings import told
+from firebrick.capture.library.torch_settings import say, told
 from firebrick.capture.marks import graph_break
 from firebrick.capture.values.array import ArrayValue
 from firebrick.capture.values.base import NotConstant
@@ -246,7 +245,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
     if len(args) > 1 or set(kwargs) - {"dtype", "device", "data"}:
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
-        interp.tracer.effects.later(warnings.warn, [ConstantValue(_COPIES)], {})
+        say(interp, ConstantValue(_COPIES))
     wanted = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
@@ -497,13 +496,9 @@ handles_all(
         index_by_tensors: lambda interp, args, kwargs: ContextValue(
             contextlib.nullcontext, [], partial(_count, "index_by_tensors")
         ),
-        torch._C._is_torch_function_enabled: lambda interp, args, kwargs: ConstantValue(
-            not interp.tracer.overrides_off
-        ),
+        torch._C._is_torch_function_enabled: lambda at, args, kwargs: ConstantValue(not at.tracer.overrides_off),
         torch.overrides.handle_torch_function: _handle_torch_function,
-        torch._C._set_grad_enabled: lambda interp, args, kwargs: (
-            set_grad_mode(interp, interp.flag(args[0], True)) or NONE
-        ),
+        torch._C._set_grad_enabled: lambda at, args, kwargs: set_grad_mode(at, at.flag(args[0], True)) or NONE,
         torch.Tensor._make_subclass: make_subclass,
         torch.autograd.profiler.record_function.__enter__: lambda interp, args, kwargs: args[0],
         torch.autograd.profiler.record_function.__exit__: lambda interp, args, kwargs: NONE,

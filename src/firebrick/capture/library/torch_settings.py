@@ -7,6 +7,7 @@ it again where the graph runs. What a function sets for good is undone at the en
 from __future__ import annotations
 
 import inspect
+import types
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,13 @@ from torch.nn.attention import sdpa_kernel
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.torch_state import Switch
+from firebrick.capture.library.inspection import FrameValue
 from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
-from firebrick.capture.values.base import NotConstant
-from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
+from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue
 
@@ -182,8 +185,7 @@ def told(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
         with interp.raising(Exception):
             result = function(*values, **named)
     for warning in said:
-        text: list[Value] = [ConstantValue(str(warning.message)), interp.tracer.known(warning.category)]
-        interp.tracer.effects.later(warnings.warn, text, {})
+        say(interp, ConstantValue(str(warning.message)), interp.tracer.known(warning.category))
     return result
 
 
@@ -194,23 +196,115 @@ handles(torch.is_autocast_cpu_enabled)(
 
 # -- warnings -----------------------------------------------------------------------------------------
 
+_OUTSIDE = ("of the program", None, Warning, None, 0)
+"""Stands for the filters from before the captured code: its action is none that Python knows."""
+
+
+class _Warnings(_WholeValue):
+    """`warnings.catch_warnings`: the calls that set filters in it, and where warnings in it are recorded."""
+
+    __slots__ = ("filters", "log", "options", "said")
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(warnings.catch_warnings, [], self._begin)
+        self.options, self.filters = options, list[Any]()
+        self.log: ListValue | None = None
+        self.said: list[Any] | None = []  # by operations of torch
+
+    def _begin(self, at: Interpreter) -> Callable[[Interpreter], None]:
+        outer, options, later = _regions(at)[-1:], self.options, at.tracer.effects.later
+        filtered = {name: options[name] for name in ("action", "category", "lineno", "append") if name in options}
+        own = [partial(warnings.simplefilter, **filtered)] if "action" in filtered else []
+        self.filters = [*(change for region in outer for change in region.filters), *own]
+        self.log = ListValue([]) if options.get("record") else outer[0].log if outer else None
+        later(Switch("catch_warnings", lambda: warnings.catch_warnings(**options), ""), [], {})
+        real = warnings.catch_warnings(record=options.get("record", False))
+        self.said = real.__enter__()
+        if self.said is not None:
+            warnings.simplefilter("always")
+
+        def leave(_: Interpreter) -> None:
+            real.__exit__(None, None, None)
+            later(Switch("leave_catch_warnings", None, ""), [], {})
+
+        return leave
+
+    def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """Entered, it gives the list of what is recorded, or None."""
+        if name == "__exit__" and self.said:
+            raise Break("unsupported-call", "an operation warns where warnings are recorded")
+        result = super().call_method(interp, name, args, kwargs)
+        return result if name != "__enter__" else (self.options.get("record") and self.log) or NONE
+
+
+def _regions(interp: Interpreter) -> list[_Warnings]:
+    return [mode for mode in interp.tracer.graph.open_modes if isinstance(mode, _Warnings)]
+
 
 @handles(warnings.catch_warnings)
 def _catch_warnings(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    values, named = constants(interp, args, kwargs)
-    if named.get("record") or named.get("module") is not None:
-        raise Break("unsupported-call", "warnings.catch_warnings() records them, or is of another module")
-    entering = Switch("catch_warnings", lambda: warnings.catch_warnings(*values, **named), "")
-
-    def enter(at: Interpreter) -> Callable[[Interpreter], None]:
-        at.tracer.effects.later(entering, [], {})
-        return lambda later: later.tracer.effects.later(Switch("leave_catch_warnings", None, ""), [], {})
-
-    return _WholeValue(warnings.catch_warnings, [], enter)
+    _, named = constants(interp, args, kwargs)
+    if named.get("module") is not None:
+        raise Break("unsupported-call", "warnings.catch_warnings() of another module")
+    return _Warnings(named)
 
 
 @handles_each(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
 def _filters(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    told(interp, lambda *args, **kwargs: None, args, kwargs)
+    values, named = constants(interp, args, kwargs)
+    with warnings.catch_warnings(), interp.raising(Exception):
+        function(*values, **named)
+    for region in _regions(interp)[-1:]:
+        region.filters.append(partial(function, *values, **named))
     interp.tracer.effects.later(function, args, dict(kwargs))
     return NONE
+
+
+def say(interp: Interpreter, *args: Value) -> None:
+    """Let what an operation of torch warns of be said behind the graph."""
+    if any(region.log is not None for region in _regions(interp)):
+        raise Break("unsupported-call", "an operation warns where warnings are recorded")
+    interp.tracer.effects.later(warnings.warn, args, {})
+
+
+def settle(interp: Interpreter, message: Value, category: Value = NONE, stacklevel: Any = None, **rest: Value) -> bool:
+    """Record or raise a warning; False if it is to be said behind the graph.
+
+    Raises:
+        Break: filters from outside decide, or what was said before.
+    """
+    if not (regions := _regions(interp)):
+        return False
+    (*_, region), message = regions, message.realize()
+    kind = message.cls if isinstance(message, ExceptionValue) else UserWarning
+    if not isinstance(message, ExceptionValue) and not is_none(category):
+        kind = category.realize().as_constant()
+        if not isinstance(kind, type) or not issubclass(kind, Warning):
+            interp.raise_new(TypeError, f"category must be a Warning subclass, not {type(kind).__name__!r}")
+    shown = interp.formatted(message, "s", "")
+    written = [interp.lookup(kind, name)[0] for name in ("__new__", "__init__", "__str__")]
+    if not shown.is_constant() or any(isinstance(entry, types.FunctionType) for entry in written):
+        raise Break("unsupported-call", f"a {kind.__name__} of what is not known, inside of catch_warnings()")
+    error = message if isinstance(message, ExceptionValue) else ExceptionValue(kind, [message])
+    level = 1 if stacklevel is None else interp.index_of(stacklevel)
+    frame, registry = FrameValue(interp).back(max(level - 1, 0)).frame, dict[Any, Any]()
+    place = (frame.code.co_filename, frame.current.line, frame.globals.get("__name__", "<string>"), registry)
+    with warnings.catch_warnings(record=True) as said:
+        filters: Any = warnings.filters
+        filters[:] = [_OUTSIDE]
+        for change in region.filters:
+            change()
+        try:
+            warnings.warn_explicit(shown.as_constant(), kind, *place)
+        except Warning:
+            raise Raised(error) from None
+        except RuntimeError:
+            registry["outside"] = True
+    if registry.keys() - {"version"} and region.log is not None:
+        raise Break("unsupported-call", "what was said before decides whether a warning is recorded")
+    if region.log is not None and said:
+        record = ObjectValue(warnings.WarningMessage)
+        record.fields.update({name: interp.tracer.known(value) for name, value in vars(said[0]).items()})
+        record.fields.update({"message": error, "source": rest.get("source", NONE)})
+        region.log.call_method(interp, "append", [record], {})
+    return region.log is not None

@@ -36,9 +36,8 @@ def _jump_if(condition: Condition, interp: Interpreter, at: Instruction, *, keep
         value = interp.stack[-1].realize()
         starts = (interp.index, at.argval) if may_be_expected(interp, value) else ()
         raising = [_raises(interp.instructions[start:][:_STRAIGHT]) for start in starts]
-        if (
-            len({*raising}) == 2
-        ):  # only one way raises at once, as `assert` and `if wrong: raise` do: the other is taken
+        # only one way raises at once, as in `assert` and `if wrong: raise`: the other is taken
+        if len({*raising}) == 2:
             jumps = raising[0]
             expect(interp, value if (condition is _CONDITIONS["TRUE"]) is jumps else negated(interp, value))
             interp.stack.pop()

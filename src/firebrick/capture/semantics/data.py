@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 
 def _truth(interp: Interpreter, value: Value) -> Value:
-    if isinstance(value, TensorValue):
-        return TruthValue(value)
-    return truth_of(interp, value)
+    return TruthValue(value) if isinstance(value, TensorValue) else truth_of(interp, value)
 
 
 @executes("COMPARE_OP")
@@ -288,14 +286,10 @@ HANDLERS.update(
         "STORE_SUBSCR": _on(3, lambda interp, at, value, owner, key: owner.set_item(interp, key, value), 1),
         "DELETE_SUBSCR": _on(2, lambda interp, at, owner, key: owner.del_item(interp, key)),
         "BINARY_SLICE": _on(3, lambda interp, at, owner, *span: owner.get_item(interp, SliceValue(*span))),
-        "STORE_SLICE": _on(
-            4, lambda interp, at, value, owner, *span: owner.set_item(interp, SliceValue(*span), value), 1
-        ),
+        "STORE_SLICE": _on(4, lambda interp, at, item, to, *span: to.set_item(interp, SliceValue(*span), item), 1),
         "CONTAINS_OP": _on(
             2,
-            lambda interp, at, item, container: ConstantValue(
-                operators.contains(interp, container, item) is not bool(at.arg)
-            ),
+            lambda interp, at, item, held: ConstantValue(operators.contains(interp, held, item) is not bool(at.arg)),
         ),
         "BUILD_SLICE": lambda interp, at: interp.push(SliceValue(*interp.pop_many(at.arg))),  # type: ignore[arg-type]
         "MAP_ADD": _on(2, lambda interp, at, key, item: interp.stack[-at.arg].set_item(interp, key, item), 2),

@@ -105,11 +105,11 @@ class ComputedValue(OpenValue):
 
     def leaf(self, function: Callable[[float], Any]) -> Source | None:
         """What a function gives for it, to be looked at in guards; None if not one number of the frame decides it."""
-        leaf = self.bases[0].leaf() if len(self.bases) == 1 else None
-        if leaf is None:
+        leaves = [leaf for base in self.bases if (leaf := base.leaf())]
+        if len(leaves) < len(self.bases) or len({source for source, _ in leaves}) != 1:
             return None
-        (source, of_leaf), own = leaf, self.function
-        return Applied(source, lambda number: function(own(of_leaf(number))), "a number of {0.base}")
+        own, parts = self.function, [part for _, part in leaves]
+        return Applied(leaves[0][0], lambda x: function(own(*[part(x) for part in parts])), "a number of {0.base}")
 
     def answer(self, interp: Interpreter, function: Callable[[float], bool]) -> bool:
         """The answer to a question about it, which is guarded."""
@@ -178,7 +178,8 @@ def of_numbers(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
     if not isinstance(left, (SizeValue, ComputedValue)) and not isinstance(right, (SizeValue, ComputedValue)):
         return None
     one, other = _computed(interp, left), _computed(interp, right)
-    floats = symbol in ("/", "**") or float in (left.python_type(), right.python_type())
+    other_type = right.python_type()
+    floats = symbol in ("/", "**") or float in (left.python_type(), other_type)
     if one is None or other is None or not floats:
         return None
     function, positive = _EXACT.get(symbol), one.positive and other.positive and symbol in "+*/"
@@ -188,6 +189,10 @@ def of_numbers(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
         bounded = one.positive if of_size else one.is_within(interp, 1e-30, 1e30)
         function = operator.pow if bounded and (not of_size or type(power) is float or power < 0) else None
         positive = True
+    elif symbol == "**" and not one.bases and float in (type(base := one.now()), other_type) and base > 1e-30:
+        most = 690 / (math.log(base) or 1)  # beyond it is too large for a float
+        ends = (-math.inf, most) if most > 0 else (most, math.inf)
+        function, positive = (operator.pow if other.is_within(interp, *ends) else None), False
     return None if function is None else one.beside(other, function, positive)
 
 

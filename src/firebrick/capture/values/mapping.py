@@ -14,6 +14,7 @@ from firebrick.capture.values.address import AddressValue, WeakReferenceValue, n
 from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
+from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
+
+_MOST_ASKED = 16
+"""Keys that a size is compared with, one guard for each."""
 
 
 class _Hashed:
@@ -133,7 +137,11 @@ class DictValue(BuiltinValue):
         return self.whole(interp)
 
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
-        """The item at `key`, guarding its absence if there is none."""
+        """The item at `key`, guarding its absence if there is none. A size is asked whether it is a key, one by one."""
+        size = key.realize()
+        if isinstance(size, SizeValue) and len(self.entries) <= _MOST_ASKED and {*map(type, self.entries)} <= {int}:
+            equal = (k for k in self.whole(interp) if size.nodes.asked("==", size.expr, k))  # type: ignore[arg-type]
+            key = ConstantValue(next(equal, None))
         try:
             entry = self.entries.get(key_of(key, interp, self.entries))
         except TypeError as error:
@@ -180,7 +188,9 @@ class DictValue(BuiltinValue):
             host = key_of(key, interp, entries)
         except TypeError as error:
             interp.raise_real(error)
-        entries[host] = (entries[host][0] if host in entries else key, value)
+        key, before = entries.get(host, (key, None))
+        interp.tracer.effects.overwritten(before)
+        entries[host] = (key, value)
 
     def del_item(self, interp: Interpreter, key: Value) -> None:
         """Remove an entry."""
@@ -353,8 +363,7 @@ class ViewValue(BuiltinValue):
 
 def _get(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
     item = value.lookup(interp, args[0])
-    default = args[1] if len(args) > 1 else kwargs.get("default", NONE)
-    return default if item is None else item
+    return item or (args[1] if len(args) > 1 else NONE)
 
 
 def _set_default(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> Value:
@@ -373,8 +382,6 @@ def _pop(interp: Interpreter, value: DictValue, args: Args, kwargs: Kwargs) -> V
         return item
     if len(args) > 1:
         return args[1]
-    if "default" in kwargs:
-        return kwargs["default"]
     interp.raise_value(KeyError, [args[0]])
 
 
@@ -444,9 +451,7 @@ DictValue.methods = {
     **CONTAINER_METHODS,
     "__contains__": lambda interp, value, args, kwargs: ConstantValue(value.lookup(interp, args[0]) is not None),
     "clear": _clear,
-    "copy": lambda interp, value, args, kwargs: DictValue(
-        dict(value.whole(interp)), cls=value.cls, factory=value.factory
-    ),
+    "copy": lambda at, value, args, kwargs: DictValue(dict(value.whole(at)), cls=value.cls, factory=value.factory),
     "get": _get,
     **{name: partial(_view, name) for name in ("items", "keys", "values")},
     "move_to_end": _move_to_end,
@@ -524,9 +529,7 @@ SET_METHODS = SetValue.methods = {
     **{name: partial(_algebra, name) for name in _UPDATES.values()},
     **{update: partial(_in_place, name) for update, name in _UPDATES.items()},
     **{name: partial(_relation, name) for name in ("isdisjoint", "issubset", "issuperset")},
-    "__contains__": lambda interp, value, args, kwargs: ConstantValue(
-        key_of(args[0], interp, value.entries) in value.entries
-    ),
+    "__contains__": lambda at, value, args, _: ConstantValue(key_of(args[0], at, value.entries) in value.entries),
     "__len__": CONTAINER_METHODS["__len__"],
     "add": _add,
     "clear": _clear_set,

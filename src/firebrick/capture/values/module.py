@@ -230,9 +230,7 @@ class PythonModuleValue(KnownValue):
             interp.tracer.guards.lacks_key(Variables(namespace), name)
             interp.raise_real(error)
         changed = interp.tracer.effects.global_value(self.obj.__dict__, name)
-        if changed is not None:
-            return changed
-        return interp.tracer.module_global(self.obj, name, attribute)
+        return changed if changed is not None else interp.tracer.module_global(self.obj, name, attribute)
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write a module's global as an effect."""

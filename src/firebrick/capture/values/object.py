@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import types
 from collections import namedtuple
@@ -305,6 +306,7 @@ class ObjectValue(ComparedValue):
         """Write the instance's own attribute."""
         interp.tracer.effects.mutated(self)
         moved = self.fields.get(name) is MISSING or self.changed.get(name, False)
+        interp.tracer.effects.overwritten(self.fields.get(name))
         if self.fields.get(name) is MISSING:
             self.changed.pop(name, None)
             self.fields.pop(name)
@@ -394,7 +396,8 @@ class ObjectValue(ComparedValue):
         if interp.lookup(self.cls, "__next__")[0] is not MISSING and entry is not MISSING:
             return interp.iterate_next(self)
         if interp.lookup(self.cls, "__getitem__")[0] is not MISSING:
-            return interp.iterate_items(self)
+            places, read = itertools.count(), partial(interp.attempt, IndexError, self.get_item, interp)
+            return iter(lambda: read(ConstantValue(next(places))), None)
         return super().iterate(interp)
 
     def length(self, interp: Interpreter) -> int:
@@ -417,9 +420,7 @@ class ObjectValue(ComparedValue):
             return self.storage.truth(interp)
         if interp.lookup(self.cls, "__len__")[0] is not MISSING:
             return self.length(interp) != 0
-        if entry is not MISSING:
-            return bool(self.as_constant())
-        return True
+        return bool(self.as_constant()) if entry is not MISSING else True
 
     # -- leaving ----------------------------------------------------------------
 

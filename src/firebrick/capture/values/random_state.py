@@ -148,7 +148,7 @@ def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, 
     check_place(interp)
     given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
     if interp.tracer.graph.inference.in_region:
-        function = _in_inference_mode(function)
+        function = torch.inference_mode()(function)
     example = _like(function, given, named, state)
     operand = state.operand(interp)
     made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
@@ -193,17 +193,6 @@ def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwa
     function = _filled(name, tuple(fake.shape), fake.stride(), options)
     values = draw_tensor(interp, function, args[1:], kwargs, state)
     return tensor.call_method(interp, "copy_", [values], {})
-
-
-def _in_inference_mode(function: Any) -> Any:
-    """Calls a function in inference mode: what it makes are inference tensors."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode():
-            return function(*args, **kwargs)
-
-    call.__name__ = function.__name__
-    return call
 
 
 def _filled(name: str, shape: tuple[int, ...], stride: tuple[int, ...], options: Mapping[str, Any]) -> Any:
@@ -286,7 +275,7 @@ def make_numbers(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return RandomNumbers(random.Random(seed), None, interp.tracer.prelude.add(random.Random, [seed]))
 
 
-def seed_default(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+def seed_default(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.manual_seed(seed)`: before the graph, unless the graph has drawn by then."""
     check_place(interp)
     if len(args) != 1 or kwargs or not _is_seed(args[0]) or getattr(interp.tracer.graph.mode, "has_drawn", False):

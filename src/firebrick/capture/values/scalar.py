@@ -195,9 +195,7 @@ def truth_of(interp: Interpreter, value: Value) -> Value:
         return read(interp, value) or ConstantValue(value.truth(interp))  # type: ignore[arg-type]
     if isinstance(value, ScalarValue):
         return value if value.cls is bool else of_scalars(interp, "!=", value, ConstantValue(0.0))
-    if isinstance(value, HeldValue):
-        return value
-    return ConstantValue(value.truth(interp))
+    return value if isinstance(value, HeldValue) else ConstantValue(value.truth(interp))
 
 
 def negated(interp: Interpreter, value: Value) -> Value:
