@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WORKER = Path(__file__).with_name("triton_worker.py")
 _lock = threading.Lock()
-_idle: list[subprocess.Popen[str]] = []
+_idle: list[tuple[subprocess.Popen[str], float]] = []  # and since when: after a minute they end
 _built: dict[str, bytes] = {}
 
 
@@ -71,8 +71,8 @@ def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
 class _Build:
     def __init__(self, units: dict[str, Unit], folder: Path, workers: int, timeout: float) -> None:
         self.waiting, self.folder, self.timeout = list(units.items()), folder, timeout
-        _idle[:] = [worker for worker in _idle if worker.poll() is None]
-        self.workers = [_idle.pop() if _idle else _start() for _ in range(min(workers, len(units)))]
+        _idle[:] = [each for each in _idle if each[0].poll() is None and time.monotonic() < each[1] + 40]
+        self.workers = [_idle.pop()[0] if _idle else _start() for _ in range(min(workers, len(units)))]
         self.busy: dict[subprocess.Popen[str], tuple[str, Unit, float]] = {}
 
     def run(self) -> None:
@@ -95,7 +95,7 @@ class _Build:
             whole = True
         finally:
             for worker in self.workers:
-                _idle.append(worker) if whole else worker.kill()
+                _idle.append((worker, time.monotonic())) if whole else worker.kill()
 
     def _ask(self, worker: subprocess.Popen[str]) -> None:
         if not self.waiting:
@@ -141,6 +141,6 @@ def _start() -> subprocess.Popen[str]:
 
 @atexit.register
 def _stop() -> None:
-    for worker in _idle:
+    for worker, _ in _idle:
         with contextlib.suppress(OSError):
             worker.stdin.close()  # type: ignore[union-attr]
