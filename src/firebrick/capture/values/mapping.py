@@ -139,7 +139,8 @@ class DictValue(BuiltinValue):
     def lookup(self, interp: Interpreter, key: Value) -> Value | None:
         """The item at `key`, guarding its absence if there is none. A size is asked whether it is a key, one by one."""
         size = key.realize()
-        if isinstance(size, SizeValue) and len(self.entries) <= _MOST_ASKED and {*map(type, self.entries)} <= {int}:
+        few = len(self.entries) <= _MOST_ASKED and {*map(type, self.entries)} <= {int}
+        if few and isinstance(size, SizeValue) and not size.nodes.sizes.of_data(size.nodes.sizes.settled(size.expr)):
             equal = (k for k in self.whole(interp) if size.nodes.asked("==", size.expr, k))  # type: ignore[arg-type]
             key = ConstantValue(next(equal, None))
         try:
