@@ -211,6 +211,7 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`torch.func.functionalize`, `stack_module_state`", "unsupported-call", "torch's own Python behind it works on real tensors", "y = torch.func.functionalize(torch.sin)(x)"),
     ("arithmetic or text with `id()` or `hash()` of new objects and tensors", "unsupported-call", "each call makes another object", "y = x + 1\nz = id(y) % 16"),
     ("`class` statements and `type(name, bases, dict)`, where the program's own metaclass makes the class, or `__init_subclass__` or `__set_name__` sees it being made and it leaves the function", "unsupported-instruction", "each call makes a class of its own, which such code is told of", "class Meta(type):\n    def __new__(*args):\n        return type.__new__(*args)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
+    ("`torch.autograd.Function` and tensor classes that are made inside", "unsupported-instruction", "their metaclass is torch's C and sees them being made; made outside they are captured", "class Local(torch.autograd.Function):\n    pass\ny = x"),
     ("`copy.deepcopy` of tensors and modules", "unsupported-call", "they are made of parts that no graph has", "import copy\ny = copy.deepcopy(x)"),
     ("`tolist()` of many floats, `data_ptr()`", "data-dependent-value", "the numbers are not there yet", "y = x.data_ptr() % 16"),
     ("`async` functions", "unsupported-call", "a loop of events runs them", "async def later():\n    return 1\ny = later()"),
