@@ -191,13 +191,18 @@ def measure_training(name: str, batch: int, contender: str) -> None:
     tell_graphs()
 
 
-@torch.no_grad()
-def measure(name: str, batch: int, contender: str, together: bool) -> None:
-    """Print a line. Inputs are in turn two tensors."""
+def subject(name: str, batch: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    """A model on the GPU for inference, in fp16 but for those that run under autocast, and its input."""
     warnings.filterwarnings("ignore")
     model, x = build(name, batch)
     model, x = model.cuda().eval(), x.cuda()
-    model, x = (model, x.float()) if name in MIXED else (model.half(), x)
+    return (model, x.float()) if name in MIXED else (model.half(), x)
+
+
+@torch.no_grad()
+def measure(name: str, batch: int, contender: str, together: bool) -> None:
+    """Print a line. Inputs are in turn two tensors."""
+    model, x = subject(name, batch)
     exact = exact_result(model, x) if name not in MIXED else first(model(x)).double()
     torch.cuda.empty_cache()
     run = compiled(model, contender)
@@ -215,10 +220,7 @@ def measure(name: str, batch: int, contender: str, together: bool) -> None:
 @torch.no_grad()
 def measure_first_call(name: str, batch: int, contender: str, caches: str) -> None:
     """Print a line. Eager mode runs before, so that libraries are there."""
-    warnings.filterwarnings("ignore")
-    model, x = build(name, batch)
-    model, x = model.cuda().eval(), x.cuda()
-    model, x = (model, x.float()) if name in MIXED else (model.half(), x)
+    model, x = subject(name, batch)
     with torch.autocast("cuda", torch.float16, enabled=name in MIXED):
         for _ in range(2):
             model(x)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Held, Nested
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in, told
+from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in, symbol_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,11 +104,11 @@ def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> li
         groups[-1][1].append(node)
     parts = [(apart, _with_numbers(nodes)) for apart, nodes in groups]
     wanted = {n for _, nodes in parts for n in _from_outside(nodes)} | {*gm.graph.output_node().all_input_nodes}
-    made, tells = list[Segment](), _telling(n for n in gm.graph.nodes if n.op == "placeholder")
+    segments, sources = list[Segment](), _sources(n for n in gm.graph.nodes if n.op == "placeholder")
     for apart, nodes in parts:
-        made.append(_segment(gm, nodes, apart, wanted, tells))
-        tells = {**_telling(nodes if apart else ()), **tells}
-    return made
+        segments.append(_segment(gm, nodes, apart, wanted, sources))
+        sources = {**_sources(nodes if apart else ()), **sources}
+    return segments
 
 
 def _with_numbers(nodes: list[fx.Node]) -> list[fx.Node]:
@@ -136,9 +136,9 @@ def _from_outside(nodes: list[fx.Node]) -> dict[fx.Node, None]:
     return dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside)
 
 
-def _telling(nodes: Iterable[fx.Node]) -> dict[str, fx.Node]:
+def _sources(nodes: Iterable[fx.Node]) -> dict[str, fx.Node]:
     """Symbols -> nodes with a size that tells them."""
-    return {name: n for n in nodes for _, name, _ in told(getattr(n.meta.get("val"), "shape", ()))}
+    return {name: n for n in nodes for _, name, _ in symbol_axes(getattr(n.meta.get("val"), "shape", ()))}
 
 
 def _names(nodes: Iterable[fx.Node]) -> set[str]:
@@ -148,13 +148,13 @@ def _names(nodes: Iterable[fx.Node]) -> set[str]:
 
 
 def _segment(
-    gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, wanted: set[fx.Node], tells: Mapping[str, fx.Node]
+    gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, wanted: set[fx.Node], sources: Mapping[str, fx.Node]
 ) -> Segment:
     """A part; what has a size of which its inputs have no more than `min(n, 5)` is an input for that size."""
     inputs = [n for n in _from_outside(nodes) if n.op != "get_attr" or apart]
     if not apart:
-        unknown = _names([*inputs, *nodes]) & tells.keys() - _telling(inputs).keys()
-        inputs += dict.fromkeys(tells[name] for name in sorted(unknown))
+        unknown = _names([*inputs, *nodes]) & sources.keys() - _sources(inputs).keys()
+        inputs += dict.fromkeys(sources[name] for name in sorted(unknown))
     outputs = [node for node in nodes if node in wanted and not _is_number(node)]
     if any(not isinstance(n.meta.get("val"), torch.Tensor) for n in (*inputs, *outputs)):
         raise LoweringError("what is no tensor goes past a branch or loop")
@@ -214,7 +214,7 @@ class _Watch:
     @staticmethod
     def _new(nodes: list[fx.Node], bound: set[str]) -> list[tuple[fx.Node, int, str, int]]:
         """The sizes that are symbols which none was before."""
-        rows = [(node, *row) for node in nodes for row in told(node.meta["val"].shape)]
+        rows = [(node, *row) for node in nodes for row in symbol_axes(node.meta["val"].shape)]
         new = {row[2]: row for row in reversed(rows) if row[2] not in bound}
         bound.update(new)
         return [*new.values()]

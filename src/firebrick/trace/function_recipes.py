@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from firebrick.errors import LoweringError
 from firebrick.fakes.function_forms import FORMS
 from firebrick.trace.attention_recipes import with_rows
 from firebrick.trace.decompositions import asserted
@@ -43,13 +44,14 @@ def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | N
     return torch.cat(parts, -1)
 
 
-def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Any:
     """Eager's is written into zeros, whatever the layout of places is; a trace's compares them, and looks at none."""
-    if num_classes >= 0:
+    if num_classes == 0:
+        raise LoweringError("one_hot into 0 classes, which eager kernels refuse")
+    if num_classes > 0:
         inside = (tensor >= 0) & (tensor < num_classes)
         tensor = asserted(tensor, inside, "Class values must be smaller than num_classes.")
-    encoded: Tensor = F.one_hot(tensor, num_classes)
-    return encoded.contiguous()
+    return F.one_hot(tensor, num_classes).contiguous()
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {

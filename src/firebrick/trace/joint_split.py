@@ -194,13 +194,13 @@ class _Divider:
             mine = size >= least and int(place.at) >= plan.results and node.op == "call_function" and given.users
             if not mine or device.type in NEAR:
                 continue
-            made = results[len(division.forward.mutated) + int(place.at)]
-            with graph.inserting_after(made):
-                away = _added(graph, aten._to_copy.default, made, device=torch.device("cpu"), non_blocking=True)
-            if expressions(away.meta["val"].stride()) != expressions(made.meta["val"].stride()):
+            result = results[len(division.forward.mutated) + int(place.at)]
+            with graph.inserting_after(result):
+                away = _added(graph, aten._to_copy.default, result, device=torch.device("cpu"), non_blocking=True)
+            if expressions(away.meta["val"].stride()) != expressions(result.meta["val"].stride()):
                 graph.erase_node(away)  # memory with gaps, which a copy has not
                 continue
-            graph.output_node().replace_input_with(made, away)
+            graph.output_node().replace_input_with(result, away)
             moved.append((str(device), size))
             with given.graph.inserting_before(next(n for n in given.graph.nodes if given in n.all_input_nodes)):
                 given.meta["val"] = away.meta["val"]

@@ -67,13 +67,13 @@ def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwar
     resolved = types.resolve_bases(hosts)
     meta = run(interp, lambda: types.prepare_class(name, resolved, dict(named))[0], [], {})
     owners = [class_lookup(meta, method)[1] for method in ("__new__", "__init__", "__prepare__")]
-    told = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
+    hooked = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
     seen = f"class {name}, which code of its bases or metaclass sees being made"
-    if (told and resolved != hosts) or not all(owner is None or owner.__module__ in _METAS for owner in owners):
+    if (hooked and resolved != hosts) or not all(owner is None or owner.__module__ in _METAS for owner in owners):
         raise Break("unsupported-instruction", seen)
-    how = ((_Unseen, *hosts), {"metaclass": meta}) if told else (hosts, named)
+    how = ((_Unseen, *hosts), {"metaclass": meta}) if hooked else (hosts, named)
     host = run(interp, lambda: make_class(name, *how, made), [], {})
-    if told:
+    if hooked:
         with contextlib.suppress(TypeError):
             host.__bases__ = hosts
         if host.__bases__ != hosts:  # which have another layout
@@ -92,7 +92,7 @@ def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwar
                 owner.call_method(interp, "__set_name__", [value, ConstantValue(key)], {})
             except Raised:
                 raise Break("unsupported-instruction", f"__set_name__() of {key} of class {name} raises") from None
-    if told:
+    if hooked:
         value.seen = True
         options = {key: option for key, option in keywords.items() if key != "metaclass"}
         SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], options)

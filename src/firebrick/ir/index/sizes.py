@@ -662,7 +662,7 @@ def expressions(values: Iterable[Any]) -> tuple[Expr | int, ...]:
     return tuple(map(size_of, values))
 
 
-def told(shape: Iterable[Any]) -> list[tuple[int, str, int]]:
+def symbol_axes(shape: Iterable[Any]) -> list[tuple[int, str, int]]:
     """Axes whose sizes tell a symbol: the axis, the symbol, and how much larger the size is."""
     rows = list[tuple[int, str, int]]()
     for d, e in enumerate(

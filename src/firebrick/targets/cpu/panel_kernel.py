@@ -281,9 +281,9 @@ class PanelProduct:
         sizes = (as_int(x.shape[1]), int(outer), place, as_int(packed.offset), as_int(buffers[out].strides[0]))  # type: ignore[call-overload]
         kind = {"u8": "uint8_t", "i8": "int8_t", "bf16": "uint16_t"}[buffers[x.buffer].dtype]
         added = as_int(bias.offset) if isinstance(bias, Ref) else None
-        made = PanelProduct(rows, *sizes, as_int(packed.shape[3]), kind, added, str(attr), tuple(scalars))  # type: ignore[arg-type]
+        body = PanelProduct(rows, *sizes, as_int(packed.shape[3]), kind, added, str(attr), tuple(scalars))  # type: ignore[arg-type]
         operands = [r.buffer for r in (x, packed, bias) if isinstance(r, Ref)]
-        return made, (*operands, out), () if made.rows is not None else (x.shape[0],)
+        return body, (*operands, out), () if body.rows is not None else (x.shape[0],)
 
     @property
     def kind(self) -> str:
@@ -306,13 +306,13 @@ class PanelProduct:
         columns, half = _VECTORS * lanes, self.type == "uint16_t"
         if f"fb_{kind}" not in unit.helpers:
             unit.helpers[f"fb_{kind}"] = _driver(unit, kind, lanes, most, self.depth)
-        known = isinstance(self.outer, int)
-        groups: Any = -(-self.outer // columns) if known else f"(({self.outer} - 1) / {columns} + 1)"  # type: ignore[operator]
+        fixed = isinstance(self.outer, int)
+        groups: Any = -(-self.outer // columns) if fixed else f"(({self.outer} - 1) / {columns} + 1)"  # type: ignore[operator]
         done = half and (self.bias is not None or self.attr != "none")
         last, bias = (2, "nullptr") if self.bias is None else (3, f"(const float*)args[2] + {self.bias}")
         after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
         work = {"groups": groups, "most": most, "twice": 2 * threads, "serial": _SERIAL}
-        work["pieces"] = max(1, min(_PIECES, groups // (_PANELS * threads))) if known else _PIECES
+        work["pieces"] = max(1, min(_PIECES, groups // (_PANELS * threads))) if fixed else _PIECES
         result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
         names = {"name": name, "kind": kind, "result": result, "rows": rows}
         return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)
