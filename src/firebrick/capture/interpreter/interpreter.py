@@ -45,6 +45,7 @@ class BreakHere(Exception):
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
 
+    code: CodeType
     slots: dict[str, Value]
 
     def __init__(
@@ -66,7 +67,7 @@ class Interpreter(Operations):
         self.index = 0
         self.current: Instruction = self.instructions[0]
         self.stack: list[Value] = []
-        self.names: dict[str, Value] = {}  # of the body of a class
+        self.names: Value = NONE  # the namespace of the body of a class
         self.keywords: tuple[str, ...] = ()
         self.called: tuple[Instruction, Value] | None = None  # what was called last, and where
         self.handled: Value = NONE  # the exception that an `except` block is dealing with
@@ -255,14 +256,14 @@ class Interpreter(Operations):
             function=function,
         )
 
-    def run_body(self, function: FunctionValue) -> dict[str, Value]:
-        """Run the body of a class; the names that it has given values."""
+    def run_body(self, function: FunctionValue, namespace: Value) -> Value:
+        """Run the body of a class, which fills a namespace; the cell that is to hold the class, or None."""
         self.tracer.innermost = frame = self._frame(function, {})
+        frame.names = namespace
         try:
-            frame.run()
+            return frame.run()
         finally:
             self.tracer.innermost = self
-        return frame.names
 
     def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""

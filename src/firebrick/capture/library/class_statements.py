@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
-import contextlib
 import dataclasses
 import enum
 import functools
 import types
+import typing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.bytecode.cpython import NOTES_SET_NAME
 from firebrick.capture.interpreter.operators import host_copy
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
 from firebrick.capture.values.base import NotConstant, Raised
-from firebrick.capture.values.classes import SuperValue
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.classes import LIBRARIES, ClassValue, SuperValue
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.new_class import NewClassValue, build, make_class, run, stand_in
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
-from firebrick.capture.values.sequence import ListValue, SequenceValue
+from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 
 if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
-_METAS = ("builtins", "abc", "enum", "typing")
-"""Modules whose metaclasses do nothing that is seen."""
-
-
-_Unseen: Any = type("_Unseen", (), {"__init_subclass__": lambda cls: None})  # the first base of a class in the making
+_METAS: set[Any] = {
+    kind
+    for module in (builtins, abc, enum, typing, torch.autograd.function)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, type)
+}
+"""Metaclasses that are given stand-ins."""
 
 handles_all(
     {
@@ -49,54 +56,124 @@ def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     function = body.realize()
     if not isinstance(function, FunctionValue):
         raise Break("unsupported-instruction", "class definition")
-    return new_class(interp, name.as_constant(), bases, kwargs, interp.run_body(function))
+    hosts = _hosts(bases)
+    resolved, options = types.resolve_bases(hosts), dict(kwargs)
+    meta = options.pop("metaclass", None) or interp.tracer.known(type(resolved[0]) if resolved else type)
+    named = [name, TupleValue([interp.tracer.known(base) for base in resolved])]
+    namespace: Value = DictValue({})
+    if isinstance(meta := meta.realize(), ClassValue):
+        with interp.raising(TypeError):
+            meta = interp.tracer.known(types._calculate_meta(meta.obj, resolved))  # type: ignore[attr-defined]
+        if interp.lookup(meta.as_constant(), "__prepare__")[1].__module__ not in LIBRARIES:  # type: ignore[union-attr]
+            namespace = meta.get_attr(interp, "__prepare__").realize().call(interp, named, options).realize()
+    cell = interp.run_body(function, namespace)
+    if resolved is not hosts:
+        namespace.set_item(interp, ConstantValue("__orig_bases__"), TupleValue(bases))
+    made = meta.call(interp, [*named, namespace], options).realize()
+    if isinstance(cell, CellValue) and isinstance(made, ClassValue) and cell.content is None:
+        text = f"__class__ not set defining {name.as_constant()!r} as {made.obj!r}."
+        interp.raise_new(RuntimeError, f"{text} Was __classcell__ propagated to type.__new__?")
+    return made
 
 
-def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwargs, entries: dict[str, Value]) -> Value:
-    """Make a class; raises Break: code of the program's would run while it is made."""
+def _hosts(bases: Args) -> tuple[Any, ...]:
     try:
-        hosts = tuple(base.realize().as_constant() for base in bases)
-        named = {key: value.realize().as_constant() for key, value in keywords.items()}
-        if "__classdictcell__" in entries:  # what evaluates type parameters looks into the real namespace
-            raise NotConstant("scope of type parameters")
+        return tuple(base.realize().as_constant() for base in bases)
     except NotConstant as error:
         raise Break("unsupported-instruction", f"a class is made with a {error} that is not constant") from None
+
+
+@handles_each(*{meta.__new__ for meta in _METAS})
+def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """`maker(meta, name, bases, namespace, **options)`; what the program's own hooks do with the class is captured."""
+    meta, name, bases, space = (arg.realize() for arg in args)
+    storage = space.storage if isinstance(space, ObjectValue) else space
+    hosts = _hosts(list(interp.iterate(bases)))
+    if not isinstance(storage, DictValue):
+        raise Break("unsupported-instruction", f"a class is made of {space.describe()}")
+    with interp.raising(TypeError):
+        winner: Any = types._calculate_meta(meta.as_constant(), hosts)  # type: ignore[attr-defined]
+    if winner is not meta.as_constant():
+        return interp.tracer.known(winner).new(interp, args[1:], kwargs)  # type: ignore[attr-defined, no-any-return]
+    entries = {key.realize().as_constant(): entry for key, entry in storage.whole(interp).values()}
     cell = entries.pop("__classcell__", None)
-    entries.setdefault("__module__", ConstantValue(interp.globals.get("__name__")))
-    made = {key: _host_of(interp, key, value.realize()) for key, value in entries.items()}
-    resolved = types.resolve_bases(hosts)
-    meta = run(interp, lambda: types.prepare_class(name, resolved, dict(named))[0], [], {})
-    owners = [class_lookup(meta, method)[1] for method in ("__new__", "__init__", "__prepare__")]
-    hooked = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
-    seen = f"class {name}, which code of its bases or metaclass sees being made"
-    if (hooked and resolved != hosts) or not all(owner is None or owner.__module__ in _METAS for owner in owners):
-        raise Break("unsupported-instruction", seen)
-    how = ((_Unseen, *hosts), {"metaclass": meta}) if hooked else (hosts, named)
-    host = run(interp, lambda: make_class(name, *how, made), [], {})
-    if hooked:
-        with contextlib.suppress(TypeError):
-            host.__bases__ = hosts
-        if host.__bases__ != hosts:  # which have another layout
-            raise Break("unsupported-instruction", seen)
-    value = NewClassValue(host, bases, keywords, entries)
+    if isinstance(maker, types.BuiltinFunctionType):
+        entries.setdefault("__module__", ConstantValue(interp.globals.get("__name__")))
+    own = {interp.lookup(winner, method)[1].__module__ for method in ("__new__", "__init__", "__prepare__")}  # type: ignore[union-attr]
+    told = {c.__module__ for base in hosts for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*LIBRARIES}
+    odd = interp.lookup(winner, "mro")[1] is not type or "__classdictcell__" in entries  # which has type parameters
+    odd = odd or (issubclass(winner, enum.EnumMeta) and not own <= {*LIBRARIES})
+    if odd or (told and maker not in (type.__new__, abc.ABCMeta.__new__)):
+        raise Break("unsupported-instruction", f"class {name.as_constant()} is made, which {winner.__name__} follows")
+    made = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
+    options = {} if told else {key: stand_in(interp, option) for key, option in kwargs.items()}
+    recipe = (maker, winner, name.as_constant(), hosts)
+    host = run(interp, lambda: make_class(*recipe, made, options, bool(told)), [], {})
+    value = NewClassValue(
+        host, [interp.tracer.known(maker), meta, name, bases], entries, {} if told else kwargs, bool(told)
+    )
     interp.tracer.remember(host, value)
     interp.tracer.graph.new_objects[id(host)] = value
     value.register(interp)
     if isinstance(cell, CellValue):
         cell.content = value
-    for key, entry in entries.items():
+    for key, entry in [*entries.items()]:
         owner = entry.realize()
         if isinstance(owner, ObjectValue) and interp.lookup(owner.cls, "__set_name__")[0] is not MISSING:
-            value.seen = True
-            try:
-                owner.call_method(interp, "__set_name__", [value, ConstantValue(key)], {})
-            except Raised:
-                raise Break("unsupported-instruction", f"__set_name__() of {key} of class {name} raises") from None
-    if hooked:
-        value.seen = True
-        options = {key: option for key, option in keywords.items() if key != "metaclass"}
-        SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], options)
+            value.replace(key, owner)  # one that is made anew is not named again
+            _name(interp, owner, value, key)
+    if told:
+        SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], kwargs)
     return value
+
+
+def _name(interp: Interpreter, owner: ObjectValue, cls: NewClassValue, key: str) -> None:
+    try:
+        owner.call_method(interp, "__set_name__", [cls, ConstantValue(key)], {})
+    except Raised as raised:
+        text = f"Error calling __set_name__ on {owner.cls.__name__!r} instance {key!r} in {cls.obj.__name__!r}"
+        if NOTES_SET_NAME:
+            raised.value.call_method(interp, "add_note", [ConstantValue(text)], {})
+            raise
+        error = ExceptionValue(RuntimeError, [ConstantValue(text)])
+        error.cause = error.context = raised.value
+        error.suppress = ConstantValue(True)
+        raise Raised(error) from None
+
+
+@handles_each(*{vars(meta)["__init__"] for meta in _METAS if "__init__" in vars(meta)} - {type.__init__})
+def _initialize(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """What a metaclass of a library does with a new class, which does not look at the namespace."""
+    cls, *named = (arg.realize() for arg in args)
+    if not isinstance(cls, NewClassValue):
+        raise Break("unsupported-call", f"{function.__qualname__}() of {cls.describe()}")
+    cls.change(interp, function, [*named[:2], NONE], kwargs)
+    return NONE
+
+
+handles_all(
+    {
+        type.__init__: lambda interp, args, kwargs: NONE,
+        vars(type)["__prepare__"]: lambda interp, args, kwargs: DictValue({}),
+    }
+)
+
+
+@handles(type.__call__)
+def _construct(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].realize()
+    if not isinstance(cls, ClassValue):
+        raise Break("unsupported-call", f"type.__call__() of {cls.describe()}")
+    return cls.construct(interp, args[1:], kwargs, plain=True)
+
+
+@handles(type.__setattr__, type.__delattr__)
+def _change_class(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls, name, *stored = (arg.realize() for arg in args)
+    if not isinstance(cls, NewClassValue):
+        raise Break("unsupported-attribute", f"an attribute of {cls.describe()} is set by a metaclass")
+    cls.change(interp, type.__setattr__ if stored else type.__delattr__, [name, *stored], {})
+    return NONE
 
 
 def _host_of(interp: Interpreter, name: str, value: Value) -> Any:

@@ -13,7 +13,6 @@ from firebrick.capture.guards.sources import Attr
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -95,14 +94,13 @@ def _is_seed(value: Value) -> bool:
 
 def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
-    operands = [value.realize().as_constant() for value in (*args, *kwargs.values())]
-    named = dict(zip(kwargs, operands[len(args) :], strict=True))
+    given, named = interp.hosts(args, kwargs, "random-generator", "torch.Generator() is called")
     check_place(interp)
     try:
-        example = torch.Generator(*operands[: len(args)], **named)
+        example = torch.Generator(*given, **named)
     except Exception as error:
         raise Break("random-generator", f"torch.Generator() raises {type(error).__name__}") from error
-    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, operands[: len(args)], named))
+    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, given, named))
 
 
 def check_place(interp: Interpreter) -> None:
@@ -138,7 +136,7 @@ def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs)
 def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, state: GeneratorState) -> Value:
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
-    given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
+    given, named = interp.hosts(args, kwargs, "random-generator", "random numbers are drawn")
     if interp.tracer.graph.inference.in_region:
         function = torch.inference_mode()(function)
     example = _like(function, given, named, state)
@@ -157,20 +155,6 @@ def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: 
     if not isinstance(made, torch.Tensor):
         raise Break("random-generator", f"{function.__name__}() gives no tensor")
     return made
-
-
-def _host(args: Args) -> list[Any]:
-    """Constants that a call before the graph is given; raises Break: one of them is none."""
-    states = []
-    for arg in args:
-        value = arg.realize()
-        if isinstance(value, SequenceValue) and all(item.realize().is_constant() for item in value.items):
-            states.append(value.build([item.realize().as_constant() for item in value.items]))
-            continue
-        if not value.is_constant():
-            raise Break("random-generator", f"random numbers depend on {value.describe()}")
-        states.append(value.as_constant())
-    return states
 
 
 def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
@@ -224,7 +208,7 @@ class RandomNumbers(_RandomState):
         if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
             raise Break("random-generator", f"{name}() of {self.describe()} is called")
         check_place(interp)
-        given, named = _host(args), {key: _host([value])[0] for key, value in kwargs.items()}
+        given, named = interp.hosts(args, kwargs, "random-generator", f"{name}() is called")
         function = getattr(random.Random, name)
         scratch = random.Random(0)
         try:
