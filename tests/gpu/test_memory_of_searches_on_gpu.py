@@ -1,13 +1,9 @@
 """What a search of max-autotune leaves of the GPU's memory."""
 
-import pytest
 import torch
 from torch import nn
 
 import firebrick
-
-if not torch.cuda.is_available():
-    pytest.skip("no GPU", allow_module_level=True)
 
 
 @torch.no_grad()
