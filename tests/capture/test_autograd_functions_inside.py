@@ -189,7 +189,11 @@ def variable_changes(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "text"), [(holds_a_tensor, "made inside that reads a value of type Tensor"), (variable_changes, "made inside that reads scale, which changes")]
+    ("function", "text"),
+    [
+        (holds_a_tensor, "made inside that reads a value of type Tensor"),
+        (variable_changes, "made inside that reads scale, which changes"),
+    ],
 )
 def test_what_gradients_can_not_be_recorded_of_breaks(function: Any, text: str) -> None:
     assert_same(gradients(firebrick.compile(function, fullgraph=True), False), gradients(function, False))

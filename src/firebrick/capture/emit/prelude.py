@@ -69,9 +69,7 @@ class Prelude:
         """Emit what keeps the states of random generators; the temporaries that hold them."""
         kept = []
         for generator in self._advanced.values():
-            emitter.load_callable(_State)
-            _load(emitter, generator)
-            emitter.call(1)
+            emitter.load_call(_State, generator)
             kept.append(emitter.store_temp())
         return kept
 
@@ -84,35 +82,17 @@ class Prelude:
     def emit(self, emitter: ValueEmitter) -> None:
         """Emit the calls."""
         for index, call in enumerate(self._calls):
-            emitter.load_callable(call.function)
-            for arg in (*call.args, *call.kwargs.values()):
-                _load(emitter, arg)
-            emitter.call(len(call.args), tuple(call.kwargs))
+            emitter.load_call(call.function, *call.args, *call.kwargs.values(), keywords=tuple(call.kwargs))
             emitter.store_fast(emitter.made_temp(index))
 
 
 class _State:
     """The state of a random generator, to go back to."""
 
-    __slots__ = ("_set", "_state")
-
     def __init__(self, generator: random.Random | torch.Generator) -> None:
-        self._set: Callable[[Any], Any]
-        self._state: Any
-        if isinstance(generator, random.Random):
-            self._set, self._state = generator.setstate, generator.getstate()
-        else:
-            self._set, self._state = generator.set_state, generator.get_state()
+        get, put = ("getstate", "setstate") if isinstance(generator, random.Random) else ("get_state", "set_state")
+        self._set, self._state = getattr(generator, put), getattr(generator, get)()
 
     def put_back(self) -> None:
         """Go back to it."""
         self._set(self._state)
-
-
-def _load(emitter: ValueEmitter, operand: Operand) -> None:
-    if isinstance(operand, Made):
-        emitter.load_fast(emitter.made_temp(operand.index))
-    elif isinstance(operand, Source):
-        emitter.load_source(operand)
-    else:
-        emitter.load_const(operand)

@@ -258,8 +258,12 @@ class Interpreter(Operations):
 
     def run_body(self, function: FunctionValue, namespace: Value) -> Value:
         """Run the body of a class, which fills a namespace; the cell that is to hold the class, or None."""
-        self.tracer.innermost = frame = self._frame(function, {})
+        frame = self._frame(function, {})
         frame.names = namespace
+        return self._run_inner(frame)
+
+    def _run_inner(self, frame: Interpreter) -> Value:
+        self.tracer.innermost = frame
         try:
             return frame.run()
         finally:
@@ -276,11 +280,7 @@ class Interpreter(Operations):
             generator = GeneratorValue(frame)
             self.tracer.generators.append((self.root().steps, generator))
             return generator
-        self.tracer.innermost = frame
-        try:
-            return frame.run()
-        finally:
-            self.tracer.innermost = self
+        return self._run_inner(frame)
 
     # -- generators -----------------------------------------------------------------------
 

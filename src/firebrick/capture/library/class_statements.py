@@ -16,9 +16,8 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import NOTES_SET_NAME
-from firebrick.capture.interpreter.operators import host_copy
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
-from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.base import Raised
 from firebrick.capture.values.classes import LIBRARIES, ClassValue, SuperValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -54,9 +53,8 @@ handles_all(
 def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     function = body.realize()
-    if not isinstance(function, FunctionValue):
-        raise Break("unsupported-instruction", "class definition")
-    hosts = _hosts(bases)
+    assert isinstance(function, FunctionValue)
+    hosts = tuple(interp.hosts(bases, {}, "unsupported-instruction", "a class is made", copied=False)[0])
     resolved, options = types.resolve_bases(hosts), dict(kwargs)
     meta = options.pop("metaclass", None) or interp.tracer.known(type(resolved[0]) if resolved else type)
     named = [name, TupleValue([interp.tracer.known(base) for base in resolved])]
@@ -76,19 +74,12 @@ def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
-def _hosts(bases: Args) -> tuple[Any, ...]:
-    try:
-        return tuple(base.realize().as_constant() for base in bases)
-    except NotConstant as error:
-        raise Break("unsupported-instruction", f"a class is made with a {error} that is not constant") from None
-
-
 @handles_each(*{meta.__new__ for meta in _METAS})
 def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`maker(meta, name, bases, namespace, **options)`; what the program's own hooks do with the class is captured."""
     meta, name, bases, space = (arg.realize() for arg in args)
     storage = space.storage if isinstance(space, ObjectValue) else space
-    hosts = _hosts(list(interp.iterate(bases)))
+    hosts = tuple(base.as_constant() for base in interp.iterate(bases))
     if not isinstance(storage, DictValue):
         raise Break("unsupported-instruction", f"a class is made of {space.describe()}")
     with interp.raising(TypeError):
@@ -104,7 +95,9 @@ def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     odd = interp.lookup(winner, "mro")[1] is not type or "__classdictcell__" in entries  # which has type parameters
     odd = odd or (issubclass(winner, enum.EnumMeta) and not own <= {*LIBRARIES})
     if odd or (told and maker not in (type.__new__, abc.ABCMeta.__new__)):
-        raise Break("unsupported-instruction", f"class {name.as_constant()} is made, which {winner.__name__} follows")
+        raise Break(
+            "unsupported-instruction", f"{winner.__name__} makes class {name.as_constant()}, and calls its hooks"
+        )
     made = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
     options = {} if told else {key: stand_in(interp, option) for key, option in kwargs.items()}
     recipe = (maker, winner, name.as_constant(), hosts)
@@ -120,7 +113,9 @@ def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     for key, entry in [*entries.items()]:
         owner = entry.realize()
         if isinstance(owner, ObjectValue) and interp.lookup(owner.cls, "__set_name__")[0] is not MISSING:
-            value.replace(key, owner)  # one that is made anew is not named again
+            value.entries[key] = NONE  # where the class leaves, it is put there behind the making, and not named again
+            value.steps.append((type.__setattr__, [ConstantValue(key), owner], {}))
+            value.changes.append(owner)
             _name(interp, owner, value, key)
     if told:
         SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], kwargs)
@@ -136,35 +131,27 @@ def _name(interp: Interpreter, owner: ObjectValue, cls: NewClassValue, key: str)
             raised.value.call_method(interp, "add_note", [ConstantValue(text)], {})
             raise
         error = ExceptionValue(RuntimeError, [ConstantValue(text)])
-        error.cause = error.context = raised.value
-        error.suppress = ConstantValue(True)
+        error.context = raised.value
+        error.store(interp, "__cause__", raised.value)
         raise Raised(error) from None
 
 
 @handles_each(*{vars(meta)["__init__"] for meta in _METAS if "__init__" in vars(meta)} - {type.__init__})
 def _initialize(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """What a metaclass of a library does with a new class, which does not look at the namespace."""
-    cls, *named = (arg.realize() for arg in args)
-    if not isinstance(cls, NewClassValue):
-        raise Break("unsupported-call", f"{function.__qualname__}() of {cls.describe()}")
-    cls.change(interp, function, [*named[:2], NONE], kwargs)
+    cls = args[0].realize()
+    assert isinstance(cls, NewClassValue)
+    cls.change(interp, function, [*args[1:3], NONE], kwargs)
     return NONE
 
 
 handles_all(
     {
         type.__init__: lambda interp, args, kwargs: NONE,
+        type.__call__: lambda at, args, kw: ClassValue.construct(args[0].realize(), at, args[1:], kw, plain=True),  # type: ignore[arg-type]
         vars(type)["__prepare__"]: lambda interp, args, kwargs: DictValue({}),
     }
 )
-
-
-@handles(type.__call__)
-def _construct(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0].realize()
-    if not isinstance(cls, ClassValue):
-        raise Break("unsupported-call", f"type.__call__() of {cls.describe()}")
-    return cls.construct(interp, args[1:], kwargs, plain=True)
 
 
 @handles(type.__setattr__, type.__delattr__)
@@ -180,10 +167,7 @@ def _host_of(interp: Interpreter, name: str, value: Value) -> Any:
     """An entry of a class: what Python looks at itself, as it is, and stand-ins."""
     if name[:2] != "__" or not isinstance(value, (SequenceValue, DictValue, SetValue)):
         return stand_in(interp, value)
-    try:
-        return host_copy(interp, value)
-    except NotConstant as error:
-        raise Break("unsupported-instruction", f"{name} of a class holds a {error}") from None
+    return interp.hosts([value], {}, "unsupported-instruction", f"a class is made with {name}")[0][0]
 
 
 @handles_each(dataclasses.dataclass, functools.total_ordering)

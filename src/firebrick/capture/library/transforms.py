@@ -82,21 +82,15 @@ def _makes(maker: Callable[..., Any], interp: Interpreter, args: Args, kwargs: K
     return TransformValue(maker, function, options)
 
 
-def _made(maker: Callable[..., Any]) -> None:
+def _made(maker: Callable[..., Any], interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """The rule of functions that `maker` returned to code that is not captured."""
-    sample: Any = maker(torch.sin)
-    parameters = inspect.signature(maker).parameters
-
-    def call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        cells = {n: c.cell_contents for n, c in zip(function.__code__.co_freevars, function.__closure__, strict=True)}
-        options = {name: cells[name] for name in list(parameters)[1:] if name in cells}
-        return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
-
-    CODE_HANDLERS[sample.__code__] = call
+    cells = inspect.getclosurevars(function).nonlocals
+    options = {name: cells[name] for name in [*inspect.signature(maker).parameters][1:] if name in cells}
+    return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
 
 
 for _maker in _MAKERS[:-1]:  # hessian returns what jacfwd makes
-    _made(_maker)
+    CODE_HANDLERS[_maker(torch.sin).__code__] = functools.partial(_made, _maker)
 
 
 class _Seen(Exception):

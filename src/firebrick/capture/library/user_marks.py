@@ -6,6 +6,7 @@ their names and attributes, since the module that defines them is not imported f
 
 from __future__ import annotations
 
+import inspect
 import time
 from contextlib import ExitStack
 from functools import reduce
@@ -218,14 +219,13 @@ def _torch_break(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs)
 
 
 def _on_arrays(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    stand_in, inner = interp.stand_in("on_arrays"), interp.tracer.known(cells["f"].cell_contents)
+    stand_in = interp.stand_in("on_arrays")
+    inner = interp.tracer.known(inspect.getclosurevars(function).nonlocals["f"])
     return stand_in.call(interp, [inner, *args], kwargs)
 
 
 def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return interp.tracer.known(cells["init"].cell_contents).call(interp, args, kwargs)
+    return interp.tracer.known(inspect.getclosurevars(function).nonlocals["init"]).call(interp, args, kwargs)
 
 
 _DECORATORS = "torch._dynamo.decorators"

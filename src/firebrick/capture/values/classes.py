@@ -14,7 +14,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
 from firebrick.capture.values.base import KnownValue, Value
-from firebrick.capture.values.constant import ConstantValue, is_literal
+from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
 from firebrick.capture.values.mapping import DictValue, SetValue
@@ -78,8 +78,7 @@ class ClassValue(KnownValue):
         if getter is MISSING or isinstance(entry, type):
             return tracer.class_value(owner, name, entry)
         if isinstance(getter, types.FunctionType) and not isinstance(entry, (property, enum.property)):
-            none = ConstantValue(None)
-            return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
+            return tracer.known(entry).call_method(interp, "__get__", [NONE, self], {})
         return tracer.known(getattr(self.obj, name))
 
     def _guard_entries(self, interp: Interpreter, entries: Mapping[str, Any]) -> None:
@@ -113,10 +112,6 @@ class ClassValue(KnownValue):
         if isinstance(found, staticmethod):
             return interp.tracer.known(found.__func__)
         return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
-
-    def told(self, base: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-        """What the `__init_subclass__` of a library's base does with it."""
-        raise Break("unsupported-call", f"{base.__name__}.__init_subclass__() of {self.describe()}")
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """By the metaclass: members of an enum."""
@@ -188,13 +183,9 @@ class ClassValue(KnownValue):
         maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
             maker = maker.__func__
-        if isinstance(maker, types.FunctionType):
-            return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
-        return (
-            CallableValue(maker).call(interp, [self, *args], kwargs)
-            if maker is type.__new__
-            else self.blank(interp, args)
-        )
+        if isinstance(maker, types.FunctionType) or maker is type.__new__:
+            return interp.tracer.known(maker).call(interp, [self, *args], kwargs)
+        return self.blank(interp, args)
 
     def blank(self, interp: Interpreter, args: Args) -> Value:
         """A new instance by the built-in `__new__` below the class."""
@@ -293,7 +284,7 @@ class SuperValue(Value):
         return bind(interp, raw, base, owner, name)
 
     def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
-        if name == "__init_subclass__" and base.__module__ in LIBRARIES:
+        if name == "__init_subclass__" and base.__module__ in LIBRARIES and hasattr(owner, "told"):
             return RawMethod(partial(owner.told, base))
         if isinstance(raw, types.ClassMethodDescriptorType) and find(raw) is not None:
             return BoundMethodValue(CallableValue(raw), owner)

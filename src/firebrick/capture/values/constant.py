@@ -141,13 +141,10 @@ class OpenValue(ConstantValue):
     """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
 
     __slots__ = ()
+    python_type = Value.python_type
 
     def __init__(self) -> None:
         super(ConstantValue, self).__init__(None)
-
-    def python_type(self) -> type:
-        """Class."""
-        return self.cls
 
     def is_constant(self) -> bool:
         """Not until someone needs it."""

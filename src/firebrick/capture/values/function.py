@@ -33,12 +33,7 @@ class CellValue(Value):
     cls = types.CellType
 
     def __init__(
-        self,
-        content: Value | None,
-        name: str,
-        source: Source | None = None,
-        obj: types.CellType | None = None,
-        code: types.CodeType | None = None,
+        self, content: Value | None, name: str, source: Source | None = None, obj: Any = None, code: Any = None
     ) -> None:
         super().__init__(source)
         self.content, self.name, self.obj = content, name, obj

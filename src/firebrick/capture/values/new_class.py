@@ -20,6 +20,7 @@ from firebrick.capture.values.base import KnownValue, Raised, Value
 from firebrick.capture.values.classes import LIBRARIES, ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
+from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, is_odd_method
 from firebrick.capture.values.sequence import ListValue, TupleValue
@@ -30,15 +31,18 @@ if TYPE_CHECKING:
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
+class _Refused(Break):
+    """Code of the program's would run on what stands in."""
+
+    def __init__(self) -> None:
+        super().__init__("unsupported-call", "a class made inside is given to code that calls its functions")
+
+
 def _refuse(*_: Any) -> None:
-    raise
+    raise _Refused
 
 
 _HOOKS = ("__set_name__", "__get__", "__set__", "__delete__")  # of descriptors
-
-
-class _StandIn:
-    """Stands for a value among a class's entries."""
 
 
 class _Bare:
@@ -52,8 +56,7 @@ class _Bare:
 def make_class(
     maker: Any, meta: Any, name: str, bases: tuple[Any, ...], entries: dict[str, Any], options: Any, untold: bool
 ) -> Any:
-    """A class as the `__new__` of a metaclass makes it, of which its bases are not told if `untold`; called by
-    compiled code too."""
+    """A class as a metaclass's `__new__` makes it; `untold`: its bases are not told. Called by compiled code too."""
     prepare = vars(enum.EnumMeta)["__prepare__"].__func__ if issubclass(meta, enum.EnumMeta) else lambda *_, **__: {}
     namespace = prepare(meta, name, bases, **options)
     for key, entry in entries.items():
@@ -78,10 +81,6 @@ def make_class(
 _MAKE = Wrapped(make_class, None)  # none of it is captured
 
 
-def _tell(base: type, cls: type, **options: Any) -> None:
-    vars(base)["__init_subclass__"].__get__(None, cls)(**options)
-
-
 def stand_in(interp: Interpreter, value: Value) -> Any:
     """A host object by which the tracer knows what a class holds; raises Break: it is a descriptor, or named."""
     value, tracer = value.realize(), interp.tracer
@@ -98,7 +97,7 @@ def stand_in(interp: Interpreter, value: Value) -> Any:
         refusing: dict[str, Any] = {hook: _refuse for hook in hooks if hook != "__set_name__"}
         if "__get__" in refusing:
             refusing["__get__"] = lambda _, instance, owner: _read(interp, value, instance, owner)
-        host = type("_StandIn", (_StandIn,), refusing)()
+        host = type("_StandIn", (), refusing)()
     tracer.stand_ins[id(host)] = value
     tracer.remember(host, value)
     return host
@@ -119,9 +118,9 @@ def _read(interp: Interpreter, value: Value, instance: Any, owner: Any) -> Any:
 
 
 def _function(value: FunctionValue) -> types.FunctionType:
-    code = value.code
-    refusing = code.replace(co_code=_refuse.__code__.co_code, co_exceptiontable=b"", co_linetable=b"")
-    host = value.host(refusing)
+    parts = {name: getattr(_refuse.__code__, name) for name in ("co_code", "co_names", "co_stacksize")}
+    host = value.host(value.code.replace(co_exceptiontable=b"", co_linetable=b"", **parts))
+    host.__globals__[_Refused.__name__] = _Refused
     for name, (_, attribute) in value.own.entries.items():
         if attribute.is_constant():
             setattr(host, str(name), attribute.realize().as_constant())
@@ -162,7 +161,7 @@ def run(interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: K
     except (TypeError, ValueError, AttributeError) as error:
         interp.raise_real(error)
     except RuntimeError as error:
-        raise Break("unsupported-instruction", f"a class is made by code of the program's: {error}") from None
+        raise Break("unsupported-instruction", f"a class is made: {error}") from None
 
 
 def build(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -202,18 +201,12 @@ class NewClassValue(ClassValue):
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
         interp.tracer.known(hook).call(interp, [self, ConstantValue(name), value], {})
 
-    def replace(self, name: str, value: Value) -> None:
-        """Where the class leaves, an entry is put in its place behind the making."""
-        self.entries[name] = ConstantValue(None)
-        self.steps.append((type.__setattr__, [ConstantValue(name), value], {}))
-        self.changes.append(value)
-
     def told(self, base: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """What the `__init_subclass__` of a library's base does."""
         behind = self.obj.__mro__[self.obj.__mro__.index(base) + 1 :]
         if any("__init_subclass__" in vars(cls) and cls.__module__ not in LIBRARIES for cls in behind):
             raise Break("unsupported-call", f"{base.__name__}.__init_subclass__() tells the program's of a class")
-        self.change(interp, partial(_tell, base), [], kwargs)
+        self.change(interp, lambda cls, **to: vars(base)["__init_subclass__"].__get__(None, cls)(**to), [], kwargs)
         return NONE
 
     def change(self, interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
@@ -242,19 +235,12 @@ class NewClassValue(ClassValue):
             how = "whose descriptors a decorator has read" if self.read else "which holds itself"
             raise Break("no-reconstruction", f"{self.describe()}, {how}, leaves the captured code")
         self.waiting = []
-        emitter.load_callable(_MAKE)
-        for part in self.recipe:
-            emitter.load(part)
-        for table in (self.entries, self.options):
-            emitter.load_map([(ConstantValue(name), item) for name, item in table.items()])
-        emitter.load_const(self.untold)
-        emitter.call(7)
+        tables = DictValue.of(self.entries), DictValue.of(self.options)
+        emitter.load_call(_MAKE, *self.recipe, *tables, self.untold)
         emitter.remember(self)
         cells, self.waiting = self.waiting, None
         for cell in cells:
-            emitter.load(self)
-            emitter.load(cell)
-            emitter.store_attr("cell_contents")
+            emitter.run_call(setattr, cell, "cell_contents", self)
         for function, args, kwargs in self.steps:
             emitter.load_call(Wrapped(function, None), self, *args, *kwargs.values(), keywords=tuple(kwargs))
             emitter.pop()
@@ -273,14 +259,8 @@ def _is_set_once(code: types.CodeType, name: str) -> bool:
 
 
 def twin(value: Value, *, settled: bool = True) -> Any:
-    """A real object like one that captured code made of functions and constants.
-
-    Args:
-        settled: it is called behind the captured code too, so that what may change by then is refused.
-
-    Raises:
-        Break: it holds others.
-    """
+    """A real object like one that captured code made of functions and constants; raises Break: it holds others, or,
+    if it is to be `settled`, what may change before it is called."""
     cells: list[tuple[types.CellType, CellValue]] = []  # filled last, since they may lead back
 
     @functools.cache

@@ -10,6 +10,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
+from firebrick.capture.values.base import BuiltinValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
@@ -40,9 +41,7 @@ class _RandomState(ObjectValue):
         assert self.made is not None
         emitter.load_fast(emitter.made_temp(self.made.index))
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Methods."""
-        return interp.method(self, name)
+    get_attr = BuiltinValue.get_attr  # type: ignore[assignment]
 
 
 class GeneratorState(_RandomState):
@@ -75,7 +74,7 @@ class GeneratorState(_RandomState):
             if self.source is not None:
                 interp.tracer.guards.equals(Attr(self.source, name), self.obj.device)
             return ConstantValue(self.obj.device)
-        return super().get_attr(interp, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """It is given a seed before the graph, in the order of its draws; what asks for its state breaks."""

@@ -403,7 +403,8 @@ UNCHANGING: tuple[type, ...] = (
     *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
     *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date, typing.TypeVar),
     *(pathlib.PosixPath, pathlib.PurePosixPath, torch.torch_version.TorchVersion),
-    *map(type, (typing.Callable, typing.Mapping, typing.Optional[int])),  # noqa: UP045
+    *map(type, (typing.Callable, typing.Mapping, typing.Tuple, typing.Union, typing.Literal)),  # noqa: UP006
+    type(typing.Optional[int]),  # noqa: UP045
 )
 """Classes whose instances never change."""
 
