@@ -46,12 +46,13 @@ class MatmulProbe:
 
     def __init__(self, target: CpuTarget, config: Config, half: bool) -> None:
         self.unit, self.lanes = Unit(target), max(target.vector_bytes // 4, 4)
-        inner, outer, *batch = (f"sizes[{i}]" for i in range(1, 7))
+        inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
         texts, names = [], {kind: f"fb_probe_{kind}" for kind in _KINDS}
         for kind, turned in _KINDS.items():
-            strides: Any = (0, 1, inner) if turned else (0, outer, 1)
-            ends: Any = (None, 0, None, outer, "none", (), kind if turned else "panels", half, tuple(batch))
-            texts.append(Linear(0, inner, outer, (0, inner), strides, *ends).text(self.unit, names[kind]))
+            strides, form = ((0, 1, inner), kind) if turned else ((0, outer, 1), "panels")
+            ends = (None, 0, None, outer, "none", (), form, half, tuple(batch))
+            shape: Any = (0, inner, outer, (0, inner), strides, *ends)
+            texts.append(Linear(*shape).text(self.unit, names[kind]))
         self.library = probe_library(target, config, unit_text(self.unit, texts), tuple(names.values()))
         self.calls = {kind: _CALL(self.library.symbol(name)) for kind, name in names.items()}
 

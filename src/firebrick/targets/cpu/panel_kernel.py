@@ -322,7 +322,13 @@ class PanelProduct:
         after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
         # A row of an instruction's products by a panel, and what an operand's row is in words, in lanes.
         product, word = columns / self.depth / (_TILE_SPEED if amx else 1), lanes * (2 if half else 1) / 4
-        work = {"most": most, "serial": _SERIAL, "threads": threads, "columns": columns, "pieces": _PIECES}
+        work: dict[str, Any] = {
+            "most": most,
+            "serial": _SERIAL,
+            "threads": threads,
+            "columns": columns,
+            "pieces": _PIECES,
+        }
         work |= {"panels": _PANELS, "product": product, "word": word}
         result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
         names = {"name": name, "kind": kind, "result": result, "rows": rows}
