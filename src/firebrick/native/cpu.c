@@ -48,13 +48,9 @@ enum { AHEAD = 32 };
 static uint64_t mix(uint64_t sum, uint64_t word) { return (sum ^ word) * 1099511628211u; }
 
 static uint64_t word_of(const char *place, int width) {
-    uint32_t half;
     uint64_t word = 0;
-    if (width == 4) {
-        memcpy(&half, place, 4);
-        return half;
-    }
-    memcpy(&word, place, width == 8 ? 8 : width == 2 ? 2 : 1);
+    if (width == 4) memcpy(&word, place, 4);
+    else memcpy(&word, place, width == 8 ? 8 : width == 2 ? 2 : 1);
     return word;
 }
 
