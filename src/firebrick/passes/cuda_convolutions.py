@@ -17,7 +17,6 @@ import torch
 
 from firebrick.fakes.node_values import absorb
 from firebrick.passes.convolution import Followed, convolution_choices, fits, only_reader
-from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import added
 from firebrick.passes.recipe import RecipeBuilder, emit
 
@@ -50,9 +49,7 @@ def place_convolutions(graph: AtenGraph, targets: Mapping[str, Target], config: 
                 made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
             images[made] = before
     if images:
-        propagate_layouts(graph.gm, images)
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
+        recipe.finish(images)
     return graph
 
 

@@ -54,7 +54,6 @@ def copy_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
         read = recipe.use(recipe.copy(node), node)
         node.replace_all_uses_with(read, lambda user: user.op != "output")
         node.target, node.args, node.kwargs = aten.clone.default, (read,), {}
-    graph.gm.graph.eliminate_dead_code()
     recipe.finish()
     return graph
 
@@ -83,7 +82,6 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
             node.replace_all_uses_with(read)
             changed = True
     if changed:
-        graph.gm.graph.eliminate_dead_code()
         recipe.finish()
     return graph
 

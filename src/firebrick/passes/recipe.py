@@ -10,8 +10,10 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from firebrick.passes.layout import propagate_layouts
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from firebrick.ir.graph.aten import AtenGraph
 
@@ -77,8 +79,10 @@ class RecipeBuilder:
         self.copies[read] = node
         return read
 
-    def finish(self) -> None:
-        """Drop what nothing uses and hand the recipe to the graph."""
+    def finish(self, moved: Mapping[fx.Node, torch.Tensor] | None = None) -> None:
+        """Drop what nothing uses and hand the recipe over; `moved`: nodes that lie otherwise now, and how they lay."""
+        propagate_layouts(self.aten.gm, moved or {})
+        self.aten.gm.graph.eliminate_dead_code()
         used = {str(n.target) for n in self.aten.gm.graph.nodes if n.op == "get_attr"}
         for node in reversed(self.graph.nodes):
             if not node.users and (node.op == "get_attr" or node.name not in used):
