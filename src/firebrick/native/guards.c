@@ -158,19 +158,13 @@ static int fill_plan(Plan *plan, PyObject *nodes, PyObject *checks, PyObject *st
         long long value = 0;
         status = PyArg_ParseTuple(PyList_GET_ITEM(states, i), "iL", &state->kind, &value) ? 0 : -1;
         state->value = value;
-        if (status == 0 && (state->kind < 0 || state->kind >= STATE_COUNT)) {
-            PyErr_Format(PyExc_ValueError, "no state has number %d", state->kind);
-            status = -1;
-        }
+        if (status == 0 && (state->kind < 0 || state->kind >= STATE_COUNT)) status = FB_RAISE(PyExc_ValueError, "no state has number %d", state->kind);
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups) && status == 0; i++) {
         status = fb_group_make(&plan->groups[plan->group_count++], PyList_GET_ITEM(groups, i), plan->node_count);
     }
-    if (status == 0 && !well_formed(plan)) {
-        PyErr_SetString(PyExc_ValueError, "the nodes of a plan must come after their parents, each with places inside the plan");
-        status = -1;
-    }
-    return status;
+    if (status < 0 || well_formed(plan)) return status;
+    return FB_RAISE(PyExc_ValueError, "the nodes of a plan must come after their parents, each with places inside the plan");
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {

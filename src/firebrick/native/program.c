@@ -33,10 +33,7 @@ const Dtype *fb_dtype(const char *name) {
 
 void *fb_program_alloc(Program *program, size_t size) {
     Block *block = calloc(1, sizeof(Block) + size + 16);
-    if (block == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    if (block == NULL) return PyErr_NoMemory();
     block->next = program->blocks;
     program->blocks = block;
     return (char *)(((uintptr_t)(block + 1) + 15) & ~(uintptr_t)15);

@@ -136,9 +136,7 @@ def _rewrite(
             if choice.name in _WRITERS:
                 matched = _match(_Match(node, node, choice=choice), recipe)
                 images[_packed(matched, recipe, targets)] = matched.last.meta["val"]
-    if images:
-        recipe.finish(images)
-    return graph
+    return recipe.finish(images) if images else graph
 
 
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:

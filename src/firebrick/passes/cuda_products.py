@@ -47,9 +47,7 @@ def merge_products(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
         if nbytes <= room and target.choices("firebrick::products", (rows, depth, columns, nbytes))[0].name == "merged":
             room -= nbytes
             _merge(nodes, recipe, changed)
-    if changed:
-        recipe.finish(changed)
-    return graph
+    return recipe.finish(changed) if changed else graph
 
 
 def _groups(graph: AtenGraph, recipe: RecipeBuilder) -> list[list[fx.Node]]:

@@ -74,9 +74,7 @@ def integer_products(graph: AtenGraph, targets: Mapping[str, Target], config: Co
             changed = True
             if laid_out(by.meta["val"]) != laid_out(node.meta["val"]):
                 images[by] = node.meta["val"]
-    if changed:
-        recipe.finish(images)
-    return graph
+    return recipe.finish(images) if changed else graph
 
 
 _HALVES = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default}

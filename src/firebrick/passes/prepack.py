@@ -124,9 +124,7 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
                     if laid_out(packed.meta["val"]) != laid_out(before):
                         moved[packed] = before
                 changed = True
-    if changed:
-        recipe.finish(moved)
-    return graph
+    return recipe.finish(moved) if changed else graph
 
 
 def _factors(node: fx.Node) -> tuple[Any, Any, Any]:

@@ -79,9 +79,10 @@ class RecipeBuilder:
         self.copies[read] = node
         return read
 
-    def finish(self, moved: Mapping[fx.Node, torch.Tensor] | None = None) -> None:
-        """Drop what nothing uses and hand the recipe over; `moved`: nodes that lie otherwise now, and how they lay."""
-        propagate_layouts(self.aten.gm, moved or {})
+    def finish(self, moved: Mapping[fx.Node, torch.Tensor] | None = None) -> AtenGraph:
+        """The graph with this recipe, less what nothing uses; `moved`: nodes that lie otherwise than such tensors."""
+        if moved:
+            propagate_layouts(self.aten.gm, moved)
         self.aten.gm.graph.eliminate_dead_code()
         used = {str(n.target) for n in self.aten.gm.graph.nodes if n.op == "get_attr"}
         for node in reversed(self.graph.nodes):
@@ -90,13 +91,14 @@ class RecipeBuilder:
         calls = any(n.op == "call_function" for n in self.graph.nodes)
         self.aten.recipe = self.graph if calls else None
         if not calls:
-            return
+            return self.aten
         sources = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         keep = sources | used | set(self.aten.mutated)
         keep |= {str(a.index) for a in self.aten.outputs if a is not None and a.base == "const"}
         for name in [n for n in self.aten.constants if n not in keep]:
             del self.aten.constants[name]
         self.aten.frozen = self.aten.frozen & self.aten.constants.keys()
+        return self.aten
 
     def _source(self, node: fx.Node) -> fx.Node:
         name = str(node.target)
