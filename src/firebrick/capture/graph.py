@@ -300,7 +300,8 @@ class GraphBuilder:
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
         read = functools.partial(read_size, interp)
-        with self.inference.saving_none(fakes):
+        hooks = interp.tracer.saving[-1] if interp.tracer.saving else None
+        with self.inference.saving_none(fakes), hooks.noting() if hooks else _NOTHING:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
@@ -327,8 +328,11 @@ class GraphBuilder:
             if value is not None and value.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return value.owner or value
+        saves = hooks is not None and hooks.begin(interp)
         node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
+        if saves:
+            hooks.end(interp)
         if data_sized:
             node.meta["data_sized"] = True
         self.op_count += 1
@@ -373,6 +377,8 @@ class GraphBuilder:
 
     def add(self, interp: Interpreter, target: Callable[..., Any], args: Args, out: Any) -> Value:
         """Add a node whose results are known to be like the fake tensors in `out`."""
+        if interp.tracer.saving and torch.is_grad_enabled():
+            raise Break("unsupported-call", f"{_name_of(target)}() where hooks on saved tensors are set")
         node_args = tuple([arg.realize().as_argument() for arg in args])
         node = self.graph.create_node("call_function", target, fx.map_arg(node_args, self.lift), {})
         self.inference.check_nested([used.meta["val"] for used in node.all_input_nodes])
@@ -396,6 +402,7 @@ class GraphBuilder:
         return [value for value in self._by_fake.values() if storage_of(value.fake) == mine]
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
+        shapes = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else SHAPES
         try:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
@@ -406,7 +413,7 @@ class GraphBuilder:
                     if not self.sizes.sizes.takes_data:
                         raise DynamicOutputShapeException(target)
                     return PACKED[target](self, *args, **kwargs)
-                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), target, args, kwargs)
+                return with_kernels_in_python(lambda: shapes.get(target, target)(*args, **kwargs), target, args, kwargs)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

@@ -58,7 +58,7 @@ class InferenceMode:
 
     def __init__(self) -> None:
         self.on = self.around = torch.is_inference_mode_enabled()
-        self._seen = self.on  # whether it was on, or a tensor made there was met
+        self.seen = self.on  # whether it was on, or a tensor made there was met
 
     @property
     def in_region(self) -> bool:
@@ -69,12 +69,12 @@ class InferenceMode:
         """Go on in inference mode, or outside; raises Break: what the graph makes would be inference tensors."""
         if self.around and not on:
             raise Break("unsupported-call", "torch.inference_mode(False) is entered in inference mode")
-        self.on, self._seen = on, True
+        self.on, self.seen = on, True
 
     def met(self, tensor: torch.Tensor, fake: torch.Tensor) -> None:
         """Keep how a tensor from outside was made."""
         if tensor.is_inference():
-            self._seen = True
+            self.seen = True
             self._mark(fake, MadeAs.INFERENCE)
 
     def give(self, like: torch.Tensor, fake: torch.Tensor) -> None:
@@ -83,7 +83,7 @@ class InferenceMode:
 
     def note(self, node: fx.Node, fake: torch.Tensor) -> None:
         """Keep how a result of a call is made: in new memory, or as a view of an argument."""
-        if not self._seen:
+        if not self.seen:
             return
         while isinstance(node.args[0] if node.args else None, type(node)) and not isinstance(
             node.args[0].meta["val"],  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ class InferenceMode:
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
         """Refuse gradients through a view made in inference mode: they lead nowhere; raises Break: it is used."""
-        if not self._seen or self.on or not torch.is_grad_enabled():
+        if not self.seen or self.on or not torch.is_grad_enabled():
             return
         if any(made_of(fake) is MadeAs.VIEW and fake.requires_grad for fake in fakes):
             raise Break("unsupported-operation", "a view that was made in inference mode is used where gradients are")
@@ -150,7 +150,7 @@ class InferenceMode:
     @contextlib.contextmanager
     def saving_none(self, fakes: Sequence[torch.Tensor]) -> Iterator[None]:
         """Refuse to save inference tensors for a backward; raises Break: one is saved."""
-        places = {storage_of(fake) for fake in fakes if is_inference(fake)} if self._seen else set()
+        places = {storage_of(fake) for fake in fakes if is_inference(fake)} if self.seen else set()
         if self.on or not places or not torch.is_grad_enabled() or not any(fake.requires_grad for fake in fakes):
             yield
             return

@@ -13,8 +13,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
@@ -103,8 +101,8 @@ class Effects:
         written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
-    def load(self, emitter: ValueEmitter, modes: Sequence[Value]) -> list[Callable[[], None]]:
-        """Emit the loads of all new contents; the functions returned emit the stores, and enter modes of functions."""
+    def load(self, emitter: ValueEmitter, calls: Sequence[tuple[Any, list[Value]]]) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores, and calls behind them."""
         for value in self._changed.values():  # what leads to one may change with another
             emitter.load(value)
             emitter.pop()
@@ -114,10 +112,8 @@ class Effects:
             stores.append(partial(emitter.run_call, store, variables, name, temps=[emitter.load_to_temp(value)]))
         for variable, value in self._context.values():
             stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
-        for function, args, kwargs in self._calls:
+        for function, args, kwargs in (*self._calls, *((*call, {}) for call in calls)):
             stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
-        for mode in modes:
-            stores.append(_call_store(emitter, torch.overrides._push_mode, emitter.load_to_temp([mode]), {}))
         return stores
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import functools
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
+from firebrick.fakes.mode import hooks_paused
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from firebrick.ir.graph.nested import Body
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -71,7 +78,25 @@ def _torch_function() -> int:
 
 def _transforms() -> int:
     inside = torch._C._functorch.maybe_current_level() is not None
-    return bool(torch._C._get_tracing_state()) | inside << 1 | (forward_ad._current_level + 1) << 8
+    return bool(torch._C._get_tracing_state()) | inside << 1 | _has_set() << 2 | (forward_ad._current_level + 1) << 8
+
+
+class _Set(functools.partial[Any]):
+    """A hook that packs saved tensors, set by code behind a graph."""
+
+
+def set_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+    """Set hooks on saved tensors behind a graph: until they are gone, this thread's calls are Python's."""
+    torch._C._autograd._push_saved_tensors_default_hooks(_Set(pack), unpack)  # type: ignore[attr-defined]
+    _native.look_for_hooks(True)
+
+
+def _has_set() -> bool:
+    """Whether there are such hooks."""
+    with hooks_paused() as paused:
+        found = any(type(pack) is _Set for pack, _ in paused)
+    _native.look_for_hooks(found)
+    return found
 
 
 _PRECISIONS = ("highest", "high", "medium")
@@ -141,7 +166,8 @@ def state_text(kind: str, value: int) -> str:
                 parts.append(f"{count} {name} modes")
         return ", ".join(parts)
     if kind == "TRANSFORMS" and value:
-        parts = [name for bit, name in ((1, "torch.jit traces"), (2, "torch.func transforms")) if value & bit]
+        kinds = (1, "torch.jit traces"), (2, "torch.func transforms"), (4, "hooks on saved tensors")
+        parts = [name for bit, name in kinds if value & bit]
         return ", ".join([*parts, *[f"{value >> 8} levels of forward-mode gradients"] * (value > 0xFF)])
     if kind == "MATMUL_PRECISION":
         return _PRECISIONS[value]
@@ -254,6 +280,50 @@ class Switch(Nested):
         elif self.once:
             self.make()
         else:
-            context = self.make()
-            context.__enter__()
-            open_contexts().append(context)
+            _enter(self.make())
+
+
+def _enter(context: Any) -> None:
+    context.__enter__()
+    open_contexts().append(context)
+
+
+class Packing(Nested):
+    """Hooks for what the call behind it saves: bodies that pack each of the tensors in turn, then those that unpack."""
+
+    saves = True
+
+    def __init__(self, bodies: tuple[Body, ...], like: list[Any]) -> None:
+        super().__init__("saved_tensors_hooks", bodies, repr(like))
+        self.like = like
+
+    def __call__(self, lifted: Sequence[Any], keep: Callable[[Any], Any] = repr) -> None:
+        """Set them; `keep` is given what is packed."""
+        places = itertools.count()
+
+        def pack(tensor: torch.Tensor) -> tuple[int, Any]:
+            at = next(places)
+            if [(tensor.dtype, tensor.ndim)] != self.like[at : at + 1]:
+                raise RuntimeError("firebrick: a call saves other tensors than when hooks on them were captured")
+            packed = self.bodies[at]((tensor,), lifted[at])
+            keep(packed)
+            return at + len(self.like), packed
+
+        def unpack(held: tuple[int, Any]) -> Any:
+            at, packed = held
+            tensors = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, torch.Tensor)]
+            return self.bodies[at](tensors, lifted[at])
+
+        _enter(_setting(pack, unpack))
+
+
+@contextlib.contextmanager
+def _setting(pack: Callable[..., Any], unpack: Callable[..., Any]) -> Iterator[None]:
+    """Set hooks, which torch's own tracers have switched off."""
+    switch: Callable[[bool], bool] = torch._C._autograd._saved_tensors_hooks_set_tracing  # type: ignore[attr-defined]
+    before = switch(False)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        switch(before)

@@ -11,6 +11,7 @@ from firebrick.capture.library import (  # noqa: F401
     optimizers,
     polyfills,
     references,
+    saved_tensors,
     torch_functions,
     torch_settings,
     transforms,

@@ -26,7 +26,7 @@ from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, ha
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
 from firebrick.capture.values.base import NotConstant, Value
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import ConstantValue, is_literal
 from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
@@ -121,8 +121,8 @@ class Sub:
 
     def capture(self, function: Value, args: Args, kwargs: Kwargs, *, grad: bool) -> tuple[Body, list[TensorValue]]:
         """Run a function symbolically; its body, and the tensors that it returns."""
-        before = torch.is_grad_enabled()
-        self.tracer.graph = self.graph
+        before, saving = torch.is_grad_enabled(), self.tracer.saving
+        self.tracer.graph, self.tracer.saving = self.graph, []
         torch._C._set_grad_enabled(grad)
         self.graph.grad_at_start = grad
         try:
@@ -130,7 +130,7 @@ class Sub:
             self.graph.close(self.interp)
         finally:
             torch._C._set_grad_enabled(before)
-            self.tracer.graph = self.outer
+            self.tracer.graph, self.tracer.saving = self.outer, saving
         leaves, spec = pytree.tree_flatten(result.as_argument())
         tensors: list[Any] = []
         nodes: list[fx.Node] = []
@@ -237,10 +237,10 @@ def _transformed(
     if not seen:
         raise Break("unsupported-call", f"{api.__name__}() does not call its function")
     inner, named, grad = seen
-    values = [_value_like(interp, sub, item) for item in inner]
+    values = [value_like(interp, sub, item) for item in inner]
     effects = interp.tracer.effects.count
     body, _ = sub.capture(
-        function, values, {name: _value_like(interp, sub, item) for name, item in named.items()}, grad=grad
+        function, values, {name: value_like(interp, sub, item) for name, item in named.items()}, grad=grad
     )
     for value in _values(sub.outer, list(sub.graph.lifted)) if alone else ():
         if value.fake.is_leaf:
@@ -261,16 +261,16 @@ def without_hooks(interp: Interpreter, tensor: TensorValue, what: str) -> None:
             guards.equals(source, None) if hooks is None else guards.length(source, 0)
 
 
-def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
+def value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
     """What stands for an argument that a transform made; its tensors in the order of pytree leaves."""
     if isinstance(item, torch.Tensor):
         return sub.argument(item)
     if isinstance(item, (tuple, list)):
-        parts = [_value_like(interp, sub, part) for part in item]
+        parts = [value_like(interp, sub, part) for part in item]
         return TupleValue(parts, cls=type(item)) if isinstance(item, tuple) else ListValue(parts)
     if isinstance(item, dict):
-        return DictValue.of({name: _value_like(interp, sub, part) for name, part in item.items()})
-    if item is None or isinstance(item, (int, float, str, complex)):
+        return DictValue.of({name: value_like(interp, sub, part) for name, part in item.items()})
+    if is_literal(item):
         return ConstantValue(item)
     raise Break("unsupported-call", f"a {type(item).__name__} is passed to a transformed function")
 
@@ -302,8 +302,8 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return args[0].realize().call(interp, args[1:], named)
     alone = options.get("use_reentrant") is not False
     gathers = any(isinstance(v := a.realize(), TensorValue) and v.fake.requires_grad for a in args[1:])
-    if alone and not (options.get("use_reentrant") and gathers):
-        raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
+    if alone and (interp.tracer.saving or not (options.get("use_reentrant") and gathers)):
+        raise Break("unsupported-call", "checkpoint(use_reentrant=True) of what gathers no gradients, or with hooks")
     options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if contexts is not None:
         try:
@@ -445,7 +445,7 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     carried, columns = (pytree.tree_leaves(tree) for tree in handed)
     with sub.graph.mode:
         rows = pytree.tree_map(lambda column: column[0], handed[1])
-    inner = [_value_like(interp, sub, handed[0]), _value_like(interp, sub, rows)]
+    inner = [value_like(interp, sub, handed[0]), value_like(interp, sub, rows)]
     sub, body, results = _pure_body(sub, "scan", args[0], inner, fresh=False)
     fakes = [_fake_like(graph, value.fake) for value in results]
     if not all(map(_like, carried, fakes)) or any(isinstance(leaf, list) for leaf in body.leaves):
