@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _NAMESPACES: tuple[Any, ...] = (
     torch, torch._C._VariableFunctions, torch._C._nn, torch.nn.functional, torch.special, torch.linalg, torch.fft,
-    torch.functional,
+    torch.functional, vars(torch._C)["_sparse"],
 )  # fmt: skip
 
 _NOT_IN_GRAPH = frozenset(
