@@ -299,7 +299,6 @@ class GraphBuilder:
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
-        read = functools.partial(read_size, interp)
         hooks = interp.tracer.saving[-1] if interp.tracer.saving else None
         with self.inference.saving_none(fakes), hooks.noting() if hooks else _NOTHING:
             try:
@@ -307,7 +306,11 @@ class GraphBuilder:
             except Break as error:
                 if self.is_whole and "leaf Variable" in error.detail and _have_histories(interp, fakes):
                     return self.call(interp, op, target, args, kwargs)
-                numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
+                numbers = (
+                    interp.tracer.early.numbers(args, kwargs, functools.partial(read_size, interp))
+                    if error.is_of_data()
+                    else None
+                )
                 _let_catch(interp, error)
                 if numbers is None:
                     raise
@@ -328,11 +331,9 @@ class GraphBuilder:
             if value is not None and value.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return value.owner or value
-        saves = hooks is not None and hooks.begin(interp)
-        node = self.graph.create_node(op, target, node_args, node_kwargs)
+        with hooks.around(interp) if hooks else _NOTHING:
+            node = self.graph.create_node(op, target, node_args, node_kwargs)
         node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
-        if saves:
-            hooks.end(interp)
         if data_sized:
             node.meta["data_sized"] = True
         self.op_count += 1

@@ -126,11 +126,8 @@ class InferenceMode:
             raise Break("unsupported-operation", "an inference tensor is written to outside inference mode")
 
     def check_array(self, fake: torch.Tensor) -> None:
-        """Refuse a new tensor on the memory of an array, which stands for the tensor that the array is on.
-
-        Raises:
-            Break: it would be made otherwise than that one.
-        """
+        """Refuse a new tensor on the memory of an array, which stands for the tensor that the array is on; raises
+        Break: it would be made otherwise than that one."""
         if not self.around and self.on is not is_inference(fake):
             raise Break("numpy", "a tensor on an array is made, one of them in inference mode")
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
-import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
@@ -20,9 +17,7 @@ from firebrick.fakes.mode import hooks_paused
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from firebrick.ir.graph.nested import Body
+    from collections.abc import Callable, Collection
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -280,50 +275,6 @@ class Switch(Nested):
         elif self.once:
             self.make()
         else:
-            _enter(self.make())
-
-
-def _enter(context: Any) -> None:
-    context.__enter__()
-    open_contexts().append(context)
-
-
-class Packing(Nested):
-    """Hooks for what the call behind it saves: bodies that pack each of the tensors in turn, then those that unpack."""
-
-    saves = True
-
-    def __init__(self, bodies: tuple[Body, ...], like: list[Any]) -> None:
-        super().__init__("saved_tensors_hooks", bodies, repr(like))
-        self.like = like
-
-    def __call__(self, lifted: Sequence[Any], keep: Callable[[Any], Any] = repr) -> None:
-        """Set them; `keep` is given what is packed."""
-        places = itertools.count()
-
-        def pack(tensor: torch.Tensor) -> tuple[int, Any]:
-            at = next(places)
-            if [(tensor.dtype, tensor.ndim)] != self.like[at : at + 1]:
-                raise RuntimeError("firebrick: a call saves other tensors than when hooks on them were captured")
-            packed = self.bodies[at]((tensor,), lifted[at])
-            keep(packed)
-            return at + len(self.like), packed
-
-        def unpack(held: tuple[int, Any]) -> Any:
-            at, packed = held
-            tensors = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, torch.Tensor)]
-            return self.bodies[at](tensors, lifted[at])
-
-        _enter(_setting(pack, unpack))
-
-
-@contextlib.contextmanager
-def _setting(pack: Callable[..., Any], unpack: Callable[..., Any]) -> Iterator[None]:
-    """Set hooks, which torch's own tracers have switched off."""
-    switch: Callable[[bool], bool] = torch._C._autograd._saved_tensors_hooks_set_tracing  # type: ignore[attr-defined]
-    before = switch(False)
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            yield
-    finally:
-        switch(before)
+            context = self.make()
+            context.__enter__()
+            open_contexts().append(context)

@@ -78,11 +78,8 @@ class Operations:
     # -- constants ----------------------------------------------------------------
 
     def fold(self, function: Callable[..., Any], args: Args, kwargs: Kwargs, *, copied: bool = False) -> Value:
-        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
-
-        Raises:
-            Break: an argument is not constant.
-        """
+        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers;
+        raises Break: an argument is not constant."""
 
         def host_of(arg: Value) -> Any:
             return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()

@@ -11,7 +11,6 @@ from firebrick.capture.library import (  # noqa: F401
     optimizers,
     polyfills,
     references,
-    saved_tensors,
     torch_functions,
     torch_settings,
     transforms,
