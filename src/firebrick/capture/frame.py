@@ -593,9 +593,11 @@ class Attempt:
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
         for hooks in self.tracer.hooks:
             hooks.check(self.root)
-        again = [(torch.overrides._push_mode, [mode]) for mode in self.tracer.function_modes]
-        again += [(set_hooks, [hooks.pack, hooks.unpack]) for hooks in self.tracer.saving]
-        stores = self.tracer.effects.load(emitter, again)
+        for mode in self.tracer.function_modes:
+            self.tracer.effects.later(torch.overrides._push_mode, [mode], {})
+        for hooks in self.tracer.saving:
+            self.tracer.effects.later(set_hooks, [hooks.pack, hooks.unpack], {})
+        stores = self.tracer.effects.load(emitter)
         self.tracer.function_modes = self.tracer.saving = []  # what closes the graph is no call of the program
         cells = {
             name: value

@@ -276,18 +276,16 @@ class GraphBuilder:
         if self.outer is not None:
             node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []
-        graph = self.graph
 
         def fake_of_node(node: fx.Node) -> Any:
             fake = node.meta["val"]
-            if node.graph is not graph:
+            if node.graph is not self.graph:
                 self.lift(node)
-            fakes.append(fake)
+            fakes.extend([fake] if isinstance(fake, torch.Tensor) else [])
             return fake
 
         fake_args = fx.map_arg(node_args, fake_of_node)
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
-        fakes = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
         versions = _versions(fakes)
         if self.written and interp.is_watched():
             self.watched = True
@@ -299,18 +297,15 @@ class GraphBuilder:
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
-        hooks = interp.tracer.saving[-1] if interp.tracer.saving else None
-        with self.inference.saving_none(fakes), hooks.noting() if hooks else _NOTHING:
+        hooks = interp.tracer.saving[-1:]
+        with self.inference.noting(fakes, bool(hooks)) as saved:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
                 if self.is_whole and "leaf Variable" in error.detail and _have_histories(interp, fakes):
                     return self.call(interp, op, target, args, kwargs)
-                numbers = (
-                    interp.tracer.early.numbers(args, kwargs, functools.partial(read_size, interp))
-                    if error.is_of_data()
-                    else None
-                )
+                read = functools.partial(read_size, interp)
+                numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
                 _let_catch(interp, error)
                 if numbers is None:
                     raise
@@ -331,11 +326,9 @@ class GraphBuilder:
             if value is not None and value.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return value.owner or value
-        with hooks.around(interp) if hooks else _NOTHING:
+        with hooks[0].around(interp, saved) if hooks else _NOTHING:
             node = self.graph.create_node(op, target, node_args, node_kwargs)
-        node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
-        if data_sized:
-            node.meta["data_sized"] = True
+        node.meta.update({"data_sized": True} if data_sized else {}, stack=interp.user_stack(), module=interp.module)
         self.op_count += 1
         return self._result(interp, node, out)
 
@@ -403,7 +396,7 @@ class GraphBuilder:
         return [value for value in self._by_fake.values() if storage_of(value.fake) == mine]
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
-        shapes = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else SHAPES
+        shapes: Mapping[Any, Any] = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else SHAPES
         try:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":

@@ -12,6 +12,7 @@ import enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from firebrick.capture.breaks.catalogue import Break
 
@@ -145,21 +146,13 @@ class InferenceMode:
                 ) from error
 
     @contextlib.contextmanager
-    def saving_none(self, fakes: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Refuse to save inference tensors for a backward; raises Break: one is saved."""
-        places = {storage_of(fake) for fake in fakes if is_inference(fake)} if self.seen else set()
-        if self.on or not places or not torch.is_grad_enabled() or not any(fake.requires_grad for fake in fakes):
-            yield
-            return
-        saved: list[int] = []
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            saved.append(storage_of(tensor))
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, _same):
-            yield
-        if not places.isdisjoint(saved):
+    def noting(self, fakes: Sequence[torch.Tensor], on: bool) -> Iterator[list[torch.Tensor]]:
+        """What a call with these tensors saves for its backward, if `on`; raises Break: inference tensors are saved."""
+        saved, places = list[torch.Tensor](), {storage_of(fake) for fake in fakes if is_inference(fake)}
+        note: Any = lambda tensor: saved.append(tensor) or tensor  # type: ignore[func-returns-value]  # noqa: E731
+        with saved_tensors_hooks(note, note) if on or places else contextlib.nullcontext():
+            yield saved
+        if not places.isdisjoint(map(storage_of, saved)):
             raise Break("unsupported-operation", "an inference tensor is saved for a backward")
 
     def base_of(self, fake: torch.Tensor) -> torch.Tensor | None:
@@ -257,7 +250,3 @@ def _can_run_inside(graph: GraphBuilder, arguments: Sequence[TensorValue]) -> bo
 def _is_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether a tensor on another one's memory is a view for autograd; one that reads it as another type is none."""
     return base.dtype == fake.dtype or base.is_complex() != fake.is_complex()
-
-
-def _same(value: Any) -> Any:
-    return value

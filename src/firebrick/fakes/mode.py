@@ -239,7 +239,8 @@ def refusing(mode: FakeTensorMode) -> Iterator[None]:
 
 def _popped() -> list[Any]:
     popped = []
-    while (hooks := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+    while hooks := top(True):
         popped.append(hooks)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     return popped

@@ -367,7 +367,7 @@ class _JointTrace(Trace):
         if isinstance(target, Hooked):
             target = Hooked(partial(self._hook, node, target.bodies[0]))  # type: ignore[arg-type]
         if isinstance(target, Nested) and target.saves:
-            target = partial(target, keep=self._keep)
+            target = partial(target, keep=self._keep)  # type: ignore[call-arg]
         self.functions = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else FUNCTIONS
         if target is torch.autograd.grad and self.tracer.turned:
             raise LoweringError("torch.autograd.grad() behind a view that was reshaped in place")

@@ -101,8 +101,8 @@ class Effects:
         written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
-    def load(self, emitter: ValueEmitter, calls: Sequence[tuple[Any, list[Value]]]) -> list[Callable[[], None]]:
-        """Emit the loads of all new contents; the functions returned emit the stores, and calls behind them."""
+    def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores."""
         for value in self._changed.values():  # what leads to one may change with another
             emitter.load(value)
             emitter.pop()
@@ -112,7 +112,7 @@ class Effects:
             stores.append(partial(emitter.run_call, store, variables, name, temps=[emitter.load_to_temp(value)]))
         for variable, value in self._context.values():
             stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
-        for function, args, kwargs in (*self._calls, *((*call, {}) for call in calls)):
+        for function, args, kwargs in self._calls:
             stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
         return stores
 

@@ -60,12 +60,6 @@ def _autocast() -> int:
     return number
 
 
-def _deterministic() -> int:
-    if not torch.are_deterministic_algorithms_enabled():
-        return 0
-    return 2 if torch.is_deterministic_algorithms_warn_only_enabled() else 1
-
-
 def _torch_function() -> int:
     disabled = 0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1
     return disabled | torch._C._len_torch_function_stack() << 8 | torch._C._len_torch_dispatch_stack() << 24
@@ -124,7 +118,8 @@ _DEVICES: dict[str, int] = {"None": 0}
 
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled, "INFERENCE_MODE": torch.is_inference_mode_enabled, "AUTOCAST": _autocast,
-    "DETERMINISTIC": _deterministic, "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
+    "DETERMINISTIC": lambda: (0, 2, 1)[torch.get_deterministic_debug_mode()],
+    "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
     "TORCH_FUNCTION": _torch_function, "TRANSFORMS": _transforms, "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,

@@ -388,30 +388,24 @@ class _HookSub(Sub):
 
 
 class Hooks:
-    """A pair of them. saved: what the call that was run last saves; last: what was packed last, and how it unpacks."""
+    """A pair of them. last: what was packed last, and how it unpacks."""
 
     def __init__(self, interp: Interpreter, pack: Value, unpack: Value) -> None:
         self.pack, self.unpack, self.step = pack, unpack, interp.root().steps
-        self.saved: list[torch.Tensor] = []
         self.last: tuple[Any, ...] = ()
 
-    def noting(self) -> saved_tensors_hooks:
-        """Note what a call saves."""
-        self.saved = []
-        return saved_tensors_hooks(lambda tensor: (self.saved.append(tensor), tensor)[1], lambda tensor: tensor)
-
     @contextlib.contextmanager
-    def around(self, interp: Interpreter) -> Iterator[None]:
-        """Set them for the call that is added inside, if it saves tensors; raises Break: no graph does the same."""
+    def around(self, interp: Interpreter, saved: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Set them for a call that is added inside and saves such tensors; raises Break: no graph does the same."""
         graph, packs, unpacks = interp.tracer.graph, list[Any](), list[Any]()
-        for tensor in self.saved:
+        for tensor in saved:
             if type(tensor) is not FakeTensor or graph.inference.seen:
                 raise Break("unsupported-call", "hooks on saved tensors of other classes, or where inference mode is")
             packs.append(_captured(interp, self.pack, tensor, alone=graph.outer is not None))
             unpacks.append(self._unpacking(interp, packs[-1][2]))
         if packs:
             bodies, nodes, _ = zip(*packs, *unpacks, strict=True)
-            target = Packing(bodies, [(tensor.dtype, tensor.ndim) for tensor in self.saved])
+            target = Packing(bodies, [(tensor.dtype, tensor.ndim) for tensor in saved])
             graph.statement(interp, target, ([*nodes],))
         yield
         if packs:
@@ -446,8 +440,8 @@ def _captured(interp: Interpreter, hook: Value, given: Any, *, alone: bool) -> t
 
 @handles(torch._C._autograd._push_saved_tensors_default_hooks)  # type: ignore[attr-defined]
 def _push(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    hooks = Hooks(interp, *args)
-    with interp.raising(RuntimeError), hooks.noting():  # raises where hooks are disabled
+    hooks: Any = Hooks(interp, *args)
+    with interp.raising(RuntimeError), saved_tensors_hooks(hooks, hooks):  # raises where hooks are disabled
         interp.tracer.hooks.append(hooks)
     interp.tracer.saving = [*interp.tracer.saving, hooks]
     interp.tracer.effects.outside += 1  # a call of a module that does so is not replayed

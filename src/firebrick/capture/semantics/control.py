@@ -247,11 +247,6 @@ def _cleanup_throw(interp: Interpreter, at: Instruction) -> None:
     raise Raised(error)
 
 
-@executes("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP")
-def _async(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", "async code")
-
-
 HANDLERS.update(
     {
         "GET_ITER": lambda interp, at: interp.push(interp.iterator(interp.pop())),

@@ -144,11 +144,6 @@ def _store_global(interp: Interpreter, at: Instruction) -> None:
     interp.tracer.effects.set_global(interp.globals, at.argval, interp.pop_raw())
 
 
-@executes("DELETE_GLOBAL")
-def _delete_global(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", f"del of global {at.argval}")
-
-
 @executes("LOAD_ATTR")
 def _load_attr(interp: Interpreter, at: Instruction) -> None:
     if at.flag:
