@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.fakes.node_values import acts
+from firebrick.fakes.node_values import acts, tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Nested, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
@@ -393,8 +393,7 @@ class _JointTrace(Trace):
 
     def _keep(self, packed: Any) -> None:
         """Save what hooks on saved tensors have packed."""
-        tensors = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, torch.Tensor)]
-        self.kept += [self.tracer.read(self.tracer.value_of(tensor)) for tensor in tensors]
+        self.kept += [self.tracer.read(self.tracer.value_of(tensor)) for tensor in tensors_in(packed)]
 
     def _hook(self, node: fx.Node, body: Body, *args: Any) -> Any:
         """A hook inside of the graph, whose calls are noted as those of a custom Function's backward are."""

@@ -96,10 +96,6 @@ class Interpreter(Operations):
         right, left = self.stack.pop(), self.stack.pop()
         return left.realize(), right.realize()
 
-    def pop_raw(self) -> Value:
-        """Take a value from the stack without looking at it."""
-        return self.stack.pop()
-
     def pop_many(self, count: int) -> list[Value]:
         """Take the last `count` values, the lowest first, without looking at them."""
         if count == 0:

@@ -39,6 +39,7 @@ from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
@@ -365,8 +366,7 @@ class Packing(Nested):
 
         def unpack(held: tuple[int, Any]) -> Any:
             at, packed = held
-            tensors = [leaf for leaf in pytree.tree_leaves(packed) if isinstance(leaf, torch.Tensor)]
-            return self.bodies[at](tensors, lifted[at])
+            return self.bodies[at]([*tensors_in(packed)], lifted[at])
 
         switch: Callable[[bool], bool] = torch._C._autograd._saved_tensors_hooks_set_tracing  # type: ignore[attr-defined]
         context = contextlib.ExitStack()
