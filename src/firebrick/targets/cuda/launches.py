@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.index.expr import var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
-from firebrick.ir.loops.values import ordered, roots_of
+from firebrick.ir.loops.values import roots_of, values_of
 from firebrick.targets.cuda.planner import plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
-from firebrick.targets.cuda.tile import Body, Dim, Fold, Online, Part, Phase, grid_size
+from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase, grid_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
 
@@ -59,7 +59,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     results: set[str] = set()
     for item in items_of(body):
         results |= {getattr(item, field, "") for field in ("name", "best", "total")}
-        for v in values_of(item):
+        for v in values_of(*roots_of(item)):
             if isinstance(v, Load) and v.buffer not in results:
                 dtypes.setdefault(v.buffer, v.dtype)
         if isinstance(item, Store):
@@ -81,35 +81,18 @@ def items_of(body: Body) -> Iterator[Fold | Online | Store]:
             yield from phase.items
 
 
-def values_of(item: Fold | Online | Store) -> list[Value]:
-    """All values of a fold or a store."""
-    return ordered(roots_of(item) if isinstance(item, Store) else [item.value], lambda _: False)
-
-
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
-    symbols: dict[Var, None] = {}
+    places = [d.size for part in body.parts for d in (*part.grid, *part.inner)]
     own = {v for part in body.parts for v in _inner_vars(part)}
-
-    def note(e: Expr) -> None:
-        symbols.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
-
-    for part in body.parts:
-        for d in (*part.grid, *part.inner):
-            note(d.size)
     for item in items_of(body):
-        for v in values_of(item):
-            if isinstance(v, Load):
-                own.update(x for x, _ in v.binds)
-                note(v.index)
-            elif isinstance(v, Index):
-                note(v.expr)
-            elif isinstance(v, Reduce):
-                for a in v.axes:
-                    note(a.size)
-        if isinstance(item, Store):
-            own.update(x for x, _ in item.binds)
-            note(item.index)
+        values = values_of(*roots_of(item))
+        places += [
+            v.expr if isinstance(v, Index) else v.index for v in (*values, item) if isinstance(v, Load | Index | Store)
+        ]
+        places += [a.size for v in values if isinstance(v, Reduce) for a in v.axes]
+        own.update(x for v in (*values, item) if isinstance(v, Load | Store) for x, _ in v.binds)
+    symbols = dict.fromkeys(v for e in places for v in sorted(e.vars(), key=lambda v: v.name))
     return [v for v in symbols if v not in own]
 
 
@@ -121,14 +104,11 @@ def renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr], val
         for v in _inner_vars(part) if table else ():
             subs.setdefault(v, var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None))
         terms = Terms(subs, values, names)
-        grid, inner = (tuple([_dim(d, terms) for d in dims]) for dims in (part.grid, part.inner))
+        i: Any = terms.index
+        grid, inner = (tuple([replace(d, var=i(d.var), size=i(d.size)) for d in ds]) for ds in (part.grid, part.inner))
         phases = tuple([Phase(p.dim, tuple([_item(i, terms) for i in p.items])) for p in part.phases])
         parts.append(Part(grid, inner, phases))
     return Body(tuple(parts), body.warps, body.wide)
-
-
-def _dim(d: Dim, terms: Terms) -> Dim:
-    return Dim(terms.index(d.var), terms.index(d.size), d.block, d.kind)  # type: ignore[arg-type]
 
 
 def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
@@ -140,6 +120,6 @@ def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
 
 
 def _inner_vars(part: Part) -> list[Var]:
-    values = (v for phase in part.phases for item in phase.items for v in values_of(item))
+    values = (v for phase in part.phases for v in values_of(*roots_of(*phase.items)))
     loops = [a.var for v in values if isinstance(v, Reduce) for a in v.axes]
     return [*(d.var for d in (*part.grid, *part.inner)), *loops]
