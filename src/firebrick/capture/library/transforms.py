@@ -441,7 +441,7 @@ def _captured(interp: Interpreter, hook: Value, given: Any, *, alone: bool) -> t
 @handles(torch._C._autograd._push_saved_tensors_default_hooks)  # type: ignore[attr-defined]
 def _push(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     hooks: Any = Hooks(interp, *args)
-    with interp.raising(RuntimeError), saved_tensors_hooks(hooks, hooks):  # raises where hooks are disabled
+    with interp.raising(RuntimeError), saved_tensors_hooks(hooks.check, hooks.check):  # raises where hooks are disabled
         interp.tracer.hooks.append(hooks)
     interp.tracer.saving = [*interp.tracer.saving, hooks]
     interp.tracer.effects.outside += 1  # a call of a module that does so is not replayed
