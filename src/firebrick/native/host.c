@@ -412,6 +412,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_DRAW: return fb_cuda_draw(program, space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
+            if (space->into != NULL && fb_is_given(space->into, step->slots[k])) continue;
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
             if (device->machine->own_memory) return refused(device, space, NULL);
@@ -488,11 +489,8 @@ static PyObject *make_outputs(const Program *program, Space *space) {
         case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
         default: value = Py_NewRef(output->object);
         }
-        if (value == NULL) {
-            Py_CLEAR(outputs);
-        } else {
-            PyTuple_SET_ITEM(outputs, i, value);
-        }
+        if (value == NULL) Py_CLEAR(outputs);
+        else PyTuple_SET_ITEM(outputs, i, value);
     }
     return outputs;
 }
@@ -657,10 +655,7 @@ static int parse_sources(Executable *self, PyObject *sources) {
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
     self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
-    if (self->sources == NULL || self->stamps == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (self->sources == NULL || self->stamps == NULL) return PyErr_NoMemory(), -1;
     for (int i = 0; i < self->source_count; i++) {
         long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));
         if (PyErr_Occurred()) return -1;
