@@ -112,16 +112,8 @@ def _channels_last(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
         return None
     w = recipe.copy(weight)
     laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
-    return _again(conv, recipe.use(laid, conv), recipe)
-
-
-def _again(conv: fx.Node, weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
-    x, _, *rest = conv.args
-    with recipe.aten.gm.graph.inserting_before(conv):
-        call = recipe.aten.gm.graph.call_function(aten.convolution.default, (x, weight, *rest))
-    call.meta = dict(conv.meta)
-    conv.replace_all_uses_with(call)
-    return call
+    conv.update_arg(1, recipe.use(laid, conv))
+    return conv
 
 
 def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
@@ -129,8 +121,8 @@ def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     w = recipe.copy(conv.args[1])  # type: ignore[arg-type]
     turned = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 0, 1])
     laid = recipe.call(f"{w.name}_laid", aten.clone.default, turned, memory_format=torch.contiguous_format)
-    weight = emit(conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1])
-    return _again(conv, weight, recipe)
+    conv.update_arg(1, emit(conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1]))
+    return conv
 
 
 def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
@@ -167,7 +159,6 @@ def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
 
 _WRITERS: Mapping[str, Callable[[fx.Node, RecipeBuilder], fx.Node | None]] = {
     "fused": _fused,
-    "channels last": _channels_last,
     "loops": _by_loops,
     "patches": _patches,
 }

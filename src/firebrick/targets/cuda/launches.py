@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from firebrick.ir.index.expr import var
+from firebrick.ir.index.expr import total, var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
@@ -12,7 +13,7 @@ from firebrick.ir.loops.values import ordered, roots_of
 from firebrick.targets.cuda.planner import plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
-from firebrick.targets.cuda.tile import Body, Dim, Fold, Online, Part, Phase, grid_size
+from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +71,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     names = {b: f"a{k}" for k, b in enumerate(dtypes)}
     params = tuple([Param(names[b], dtype, b in written, b in numbers) for b, dtype in dtypes.items()])
     kind = "parts" if len(body.parts) > 1 else "rows" if any(p.inner for p in body.parts) else "map"
-    launch = tuple(dtypes), tuple(sizes), (grid_size(body),), (("warps", body.warps),)
+    launch = tuple(dtypes), tuple(sizes), (total(p.programs for p in body.parts),), (("warps", body.warps),)
     return PlannedLaunch(kind, params, renamed(body, names, table), *launch)
 
 
@@ -88,28 +89,18 @@ def values_of(item: Fold | Online | Store) -> list[Value]:
 
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
-    symbols: dict[Var, None] = {}
     own = {v for part in body.parts for v in _inner_vars(part)}
-
-    def note(e: Expr) -> None:
-        symbols.update(dict.fromkeys(sorted(e.vars(), key=lambda v: v.name)))
-
-    for part in body.parts:
-        for d in (*part.grid, *part.inner):
-            note(d.size)
+    indices = [d.size for part in body.parts for d in (*part.grid, *part.inner)]
     for item in items_of(body):
-        for v in values_of(item):
-            if isinstance(v, Load):
+        for v in [*values_of(item), item]:
+            if isinstance(v, Load | Store):
                 own.update(x for x, _ in v.binds)
-                note(v.index)
+                indices.append(v.index)
             elif isinstance(v, Index):
-                note(v.expr)
+                indices.append(v.expr)
             elif isinstance(v, Reduce):
-                for a in v.axes:
-                    note(a.size)
-        if isinstance(item, Store):
-            own.update(x for x, _ in item.binds)
-            note(item.index)
+                indices += [a.size for a in v.axes]
+    symbols = dict.fromkeys(v for e in indices for v in sorted(e.vars(), key=lambda v: v.name))
     return [v for v in symbols if v not in own]
 
 
@@ -121,14 +112,13 @@ def renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr], val
         for v in _inner_vars(part) if table else ():
             subs.setdefault(v, var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None))
         terms = Terms(subs, values, names)
-        grid, inner = (tuple([_dim(d, terms) for d in dims]) for dims in (part.grid, part.inner))
+        grid, inner = (
+            tuple([replace(d, var=terms.index(d.var), size=terms.index(d.size)) for d in dims])
+            for dims in (part.grid, part.inner)
+        )
         phases = tuple([Phase(p.dim, tuple([_item(i, terms) for i in p.items])) for p in part.phases])
         parts.append(Part(grid, inner, phases))
     return Body(tuple(parts), body.warps, body.wide)
-
-
-def _dim(d: Dim, terms: Terms) -> Dim:
-    return Dim(terms.index(d.var), terms.index(d.size), d.block, d.kind)  # type: ignore[arg-type]
 
 
 def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
