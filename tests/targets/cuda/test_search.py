@@ -90,23 +90,6 @@ def test_tiles_that_programs_take_in_turn(monkeypatch):
         assert every_form_agrees(fn, *inputs)["64x128x64 in turn"] == ["matmul"]
 
 
-@pytest.mark.parametrize("streams", [1, 5, 7, 12])
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_programs_share_the_steps_of_all_tiles_evenly(dtype, streams, monkeypatch):
-    tile = search.Tile(32, 32, 32, 2, 4, streams=streams)
-    monkeypatch.setattr(search, "tiles_of", lambda mm, card: [tile])
-    x, w, bias = tensors(40, 137, 72, dtype)
-    for fn, inputs in (
-        (lambda x, w, b: F.gelu(F.linear(x, w, b)), (x, w, bias)),
-        (
-            lambda x, w, r: (y := x.t() @ w + r, y.relu()),
-            (x.t().contiguous(), w.t().contiguous(), torch.randn(40, 72).to(dtype)),
-        ),
-        (lambda x, w: torch.bmm(x, w).relu(), (x.view(2, 20, 137), w[:40].view(2, 137, 20))),
-    ):
-        assert every_form_agrees(fn, *inputs)[str(tile)] == ["map", "matmul"]
-
-
 def test_a_result_that_is_used_again_is_stored_too():
     x, w, bias = tensors(17, 64, 40)
     steps = every_form_agrees(lambda x, w, b: (y := F.linear(x, w, b), y.relu() * 3, y.t().contiguous()), x, w, bias)

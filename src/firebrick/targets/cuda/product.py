@@ -27,6 +27,7 @@ from firebrick.targets.cuda.part_text import PartWriter
 from firebrick.targets.cuda.scopes import Term
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, Dim, Part, Phase
+from firebrick.targets.cuda.tiling import power_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,12 +36,11 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Extern, Value
     from firebrick.targets.cuda.facts import CardFacts
 
-_WIDE, _STRIP = 16, 8
-"""Bytes that a thread loads at once, where rows begin that the library stores quickly; tiles of rows in a strip."""
+_WIDE, _STRIPS, _KEPT = 16, (8, 32), 6
+"""Bytes that a thread loads at once, where rows begin that the library stores quickly; fewest and most tiles of rows in
+a strip, and of which part of the level 2 cache their factor may take: it is read again for each tile of columns."""
 _MAPS = 256
 """Bytes of a program's descriptors."""
-COUNTS = 1 << 14
-"""Most tiles whose steps programs share evenly."""
 _BYTES = {"f16": 2, "bf16": 2, "f32": 4}
 _CALLS = {"aten::mm.out": 2, "aten::addmm.out": 3, "aten::bmm.out": 2}
 """Operator -> how many matrices it has."""
@@ -52,8 +52,8 @@ TOTAL = local("f32", "total")
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows, columns and steps of a program's tile, steps that are loaded ahead, its warps, parts of the depth, how many
-    programs take tiles in turn, if not each has one, and how many share the steps of all tiles evenly (stream-k)."""
+    """Rows, columns and steps of a program's tile, steps that are loaded ahead, its warps, parts of the depth, and how
+    many programs take tiles in turn, if not each has one, and tiles of rows in a strip."""
 
     rows: int
     columns: int
@@ -62,11 +62,10 @@ class Tile:
     warps: int
     parts: int = 1
     programs: int = 0
-    streams: int = 0
+    strip: int = _STRIPS[0]
 
     def __str__(self) -> str:
         more = " in turn" * (self.programs > 0) + f" in {self.parts}" * (self.parts > 1)
-        more += f" stream {self.streams}" * (self.streams > 0)
         return f"{self.rows}x{self.columns}x{self.step}{more}"
 
 
@@ -79,8 +78,7 @@ LARGE = Tile(128, 256, 64, 3, 8), Tile(128, 128, 64, 4, 8)
 @dataclass(frozen=True, slots=True)
 class Product:
     """The body of a kernel. grid: matrices, rows and columns. x, y: a factor's name, where it begins, and its strides
-    from matrix to matrix and along both dimensions. stores: of what is made of `TOTAL`, in the grid's variables.
-    pads: names of temporaries of its own."""
+    from matrix to matrix and along both dimensions. stores: of what is made of `TOTAL`, in the grid's variables."""
 
     grid: tuple[Dim, Dim, Dim]
     depth: int
@@ -91,7 +89,6 @@ class Product:
     stores: tuple[Store, ...]
     wide: bool
     warps: int
-    pads: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +167,7 @@ def plan_product(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts) -
     tile = _FEW if rows.hi <= _FEW.rows or card.shared_bytes < 128 << 10 else _MANY
     large = LARGE[rows.hi <= 512]
     if tile is _MANY and takes_turns(mm, large, card):
-        tile = replace(large, programs=card.multiprocessors)
+        tile = in_turn(mm, large, card)
     return launch_of(mm, tile, (mm.plain(tile),))
 
 
@@ -182,6 +179,14 @@ def takes_turns(mm: Matmul, tile: Tile, card: CardFacts) -> bool:
     whole = all(p[0] == 1 < p[1] and p[1] % 8 == p[2] % 8 == 0 for p in places if len(p) == 3)
     short = mm.dtype != "f32" and len(places[0]) == 3 and card.capability >= 90
     return short and whole and hint(tiles) >= card.multiprocessors
+
+
+def in_turn(mm: Matmul, tile: Tile, card: CardFacts) -> Tile:
+    """Programs take such tiles in turn, in strips that are as high as the level 2 cache has room for: the other factor
+    comes from memory once a strip. On an H100, us, 8 and 32 tiles: 4,096 x 50,304 x 768 497, 467; but 8,192 x 8,192 x
+    8,192 1,444, 1,585."""
+    most = card.level2 // (_KEPT * tile.rows * mm.depth * _BYTES[mm.dtype])
+    return replace(tile, programs=card.multiprocessors, strip=max(_STRIPS[0], min(_STRIPS[1], power_below(most))))
 
 
 def merges(rows: int, depth: int, columns: list[int], nbytes: int) -> bool:
@@ -197,7 +202,8 @@ def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = Fals
     dtypes = {r.buffer: mm.dtype for r in mm.refs[:2]}
     dtypes.update((v.buffer, v.dtype) for v in sorted(loads_of(*stores), key=lambda v: v.buffer) if v is not TOTAL)
     written = {s.buffer: s.value.dtype for s in stores}
-    pads = tuple([Buffer(n, t, (as_expr(size),), (ONE,), "temp", mm.device) for n, t, size in _pads(mm, tile)])
+    room = as_expr(_MAPS * tile.programs)
+    pads = (Buffer(f"{mm.out}_maps", "u8", (room,), (ONE,), "temp", mm.device),) if tile.programs else ()
     written.update((p.name, p.dtype) for p in pads)
     names = {b: f"a{i}" for i, b in enumerate({**dtypes, **written})}
     params = tuple([Param(names[b], t, b in written) for b, t in {**dtypes, **written}.items()])
@@ -210,20 +216,10 @@ def launch_of(mm: Matmul, tile: Tile, stores: Sequence[Store], wide: bool = Fals
     strides = [(0, *[int(s.const) for s in r.strides])[-3:] for r in mm.refs[:2]]
     x, y = ((names[r.buffer], int(r.offset.const), s) for r, s in zip(mm.refs, strides, strict=False))
     wide = wide or product(mm.sizes).hi * tile.parts >= 1 << 31
-    rest = tuple([terms.store(s) for s in stores]), wide, tile.warps, tuple([names[p.name] for p in pads])
-    body = Product(dims, mm.depth, x, y, mm.dtype, tile, *rest)  # type: ignore[arg-type]
+    body = Product(dims, mm.depth, x, y, mm.dtype, tile, tuple([terms.store(s) for s in stores]), wide, tile.warps)  # type: ignore[arg-type]
     grid = product(-floordiv(-n, d.block) for n, d in zip(mm.sizes, dims, strict=True)) * tile.parts
-    rest = (rows,)[rows.is_const :], (as_expr(tile.programs or tile.streams or grid),), (("warps", tile.warps),)
+    rest = (rows,)[rows.is_const :], (as_expr(tile.programs or grid),), (("warps", tile.warps),)
     return PlannedLaunch("matmul", params, body, (*names,), *rest, pads=pads)  # type: ignore[arg-type]
-
-
-def _pads(mm: Matmul, tile: Tile) -> list[tuple[str, str, int]]:
-    """Name, type and size of a kernel's own temporaries: room for descriptors; or for what each program has of its
-    first and its last tile, and for how many have stored theirs, 0 before and after a launch."""
-    if tile.streams:
-        room = 2 * tile.streams * tile.rows * tile.columns
-        return [(f"{mm.out}_streams{room}", "f32", room), (f"counts_{mm.device}", "i32", COUNTS)]
-    return [(f"{mm.out}_maps", "u8", _MAPS * tile.programs)] if tile.programs else []
 
 
 class _Writer(PartWriter):
@@ -232,34 +228,26 @@ class _Writer(PartWriter):
     def __init__(self, body: Product) -> None:
         super().__init__(Part(body.grid, (), (Phase(-1, body.stores),)), body.wide)
         self.body = body
-        depth = int(body.tile.programs > 0) + 2 * (body.tile.streams > 0)
-        self.results["total"] = Term("total", frozenset(("m", "n")), depth)
+        self.results["total"] = Term("total", frozenset(("m", "n")), int(body.tile.programs > 0))
         self.vars[var("part", 0, body.tile.parts - 1)] = Term("part")
 
     def _programs(self, pid: str) -> None:
         body, tile, (b, m, n) = self.body, self.body.tile, self.body.grid
         across = -(-n.size.const // tile.columns)
         rows = self.index(m.size).text + ".to(tl.int32)" * (tile.programs > 0 and not m.size.is_const)
-        steps = -(-body.depth // tile.step)
-        chunk = -(-steps // tile.parts) * tile.step
+        chunk = -(-body.depth // (tile.parts * tile.step)) * tile.step
         self.line(f"down = ({rows} + {tile.rows - 1}) // {tile.rows}")
         if tile.programs:
             loads = self._maps(rows)
             self.open(f"for pid in tl.range({pid}, down * {across}, {tile.programs}, flatten=True):")
-        elif tile.streams:
-            self.line(f"stream, units = {pid}, down * {across * b.size.const * steps}")
-            self.line(f"begin, end = units * stream // {tile.streams}, units * (stream + 1) // {tile.streams}")
-            self.open(f"for tile in range(begin // {steps}, (end + {steps - 1}) // {steps}):")
-            self.line(f"pid, start = tile, tile * {steps}")
-            self.line(f"since, until = tl.maximum(begin - start, 0), tl.minimum(end - start, {steps})")
         else:
             self.line(f"pid = {pid}")
         if b.size is not ONE or tile.parts > 1:
             self.line(f"outer, pid = pid // (down * {across}), pid % (down * {across})")
             self.line(f"part = outer % {tile.parts}")
         self._along(b, f"outer // {tile.parts}" if b.size is not ONE else "0")
-        self.line(f"strip, place = pid // {_STRIP * across} * {_STRIP}, pid % {_STRIP * across}")
-        self.line(f"high = tl.minimum(down - strip, {_STRIP})")
+        self.line(f"strip, place = pid // {tile.strip * across} * {tile.strip}, pid % {tile.strip * across}")
+        self.line(f"high = tl.minimum(down - strip, {tile.strip})")
         for d, at in ((m, "(strip + place % high)"), (n, "(place // high)")):
             self._along(d, at + ".to(tl.int64)" * self.wide)
         self.line(f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
@@ -268,41 +256,8 @@ class _Writer(PartWriter):
             self.open(f"for i in tl.range(0, {body.depth}, {tile.step}, num_stages={tile.ahead}):")
             self.line(f"total = tl.dot({loads[0]}, {loads[1]}, total)")
             self.close()
-        elif tile.streams:
-            self._factors(
-                f"since * {tile.step}", f"tl.minimum(until * {tile.step}, {body.depth})", body.depth % tile.step
-            )
-            self._joined(steps)
-        elif tile.parts > 1:
-            begin = f"part * {chunk}"
-            self._factors(begin, f"tl.minimum({begin} + {chunk}, {body.depth})", chunk * tile.parts - body.depth)
         else:
-            self._factors("0", str(body.depth), body.depth % tile.step)
-
-    def _joined(self, steps: int) -> None:
-        """Add up the parts of a tile that several programs have, in the order of its steps: the last to store one does,
-        since no other can wait for it. Stores stand in a condition then."""
-        tile, (parts, counts) = self.body.tile, self.body.pads
-        count, size = tile.streams, tile.rows * tile.columns
-        self.line(f"done = until - since == {steps}")
-        self.open(f"if until - since < {steps}:")
-        self.line(f"spot = tl.arange(0, {tile.rows})[:, None] * {tile.columns} + tl.arange(0, {tile.columns})[None, :]")
-        self.line(f"tl.store({parts} + (2 * stream + (start > begin).to(tl.int32)) * {size} + spot, total)")
-        self.line("tl.debug_barrier()  # all threads have stored before one tells it")
-        self.line(f"lead, tail = ((start + 1) * {count} - 1) // units, ((start + {steps}) * {count} - 1) // units")
-        self.line(f"done = tl.atomic_add({counts} + tile, 1) == tail - lead")
-        self.open("if done:")
-        self.line(f"total = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
-        self.open("for q in range(lead, tail + 1):")
-        place = f"(2 * q + (start > units * q // {count}).to(tl.int32)) * {size} + spot"
-        self.line(f'total += tl.load({parts} + {place}, cache_modifier=".cg")')
-        self.close()
-        self.line(f"tl.store({counts} + tile, 0)")
-        self.close()
-        self.close()
-        self.open("if done:")
-        for d in self.body.grid:
-            self.vars[d.var] = replace(self.vars[d.var], depth=2)
+            self._factors("part * " + str(chunk) if tile.parts > 1 else "0", chunk)
 
     def _maps(self, rows: str) -> list[str]:
         """Write descriptors of both factors, whose elements lie together along the last dimension; texts of loads."""
@@ -317,10 +272,12 @@ class _Writer(PartWriter):
             loads.append(f"{name}.load([{at_once}])" + ".T" * (turn < 0))
         return loads
 
-    def _factors(self, begin: str, stop: str, rest: int) -> None:
-        """The sum, whose last step reaches beyond by a `rest`; beyond the end the first row is read, and not stored."""
+    def _factors(self, begin: str, chunk: int) -> None:
+        """The sum; beyond the end the first row is read, and not stored."""
         body, tile, depth = self.body, self.body.tile, self.body.depth
         (x, x_start, (xb, xm, xk)), (y, y_start, (yb, yk, yn)) = body.x, body.y
+        whole = depth % tile.step == 0 and chunk * tile.parts == depth
+        stop = f"tl.minimum({begin} + {chunk}, {depth})" if tile.parts > 1 else str(depth)
         precise = ', input_precision="ieee"' if body.dtype == "f32" else ""
         for name, d in (("row", body.grid[1]), ("column", body.grid[2])):
             v = d.var.name
@@ -331,7 +288,7 @@ class _Writer(PartWriter):
         self.line(f"y = {y} + {y_start}{batch[1]} + k[:, None] * {yk} + column * {yn}")
         self.open(f"for i in tl.range({begin}, {stop}, {tile.step}, num_stages={tile.ahead}):")
         for name, place, lanes in (("left", "x", "[None, :]"), ("right", "y", "[:, None]")):
-            inside = "" if not rest else f", (i + tl.arange(0, {tile.step})){lanes} < {depth}, 0"
+            inside = "" if whole else f", (i + tl.arange(0, {tile.step})){lanes} < {depth}, 0"
             self.line(f"{name} = tl.load({place}{inside})")
         self.line(f"total = tl.dot(left, right, total{precise})")
         self.line(f"x, y = x + {tile.step * xk}, y + {tile.step * yk}")

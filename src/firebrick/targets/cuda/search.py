@@ -3,7 +3,6 @@
     mm(x, w) -> t; b = gelu(t + bias)   ->   "library": both steps as they are
                                              "128x64x64": one kernel, which stores gelu(total + bias)
                                              "16x64x128 in 4": partial sums, and b = gelu(their sum + bias)
-                                             "16x64x128 stream 264": so many programs share all steps of all tiles
 
 A kernel that folds rows can't be done by tiles, but may read sums of parts."""
 
@@ -13,20 +12,20 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from firebrick.ir.index.expr import ONE, ZERO, as_expr, product, var
+from firebrick.ir.index.expr import ONE, ZERO, product, var
 from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.kernels.schedule import Launch, Place, Schedule
 from firebrick.ir.kernels.step_buffers import names_in
-from firebrick.ir.loops.constructors import constant, op
+from firebrick.ir.loops.constructors import op
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
 from firebrick.targets.cuda.beside import touched
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed, values_of
-from firebrick.targets.cuda.product import COUNTS, LARGE, TOTAL, Matmul, Tile, launch_of, matmul_of, takes_turns
+from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, in_turn, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.groups import PlannedLaunch
@@ -62,22 +61,11 @@ class Search:
     def chosen(self, choose: Callable[..., list[str]]) -> list[Any]:
         """The steps with matmuls in the forms that `choose` names."""
         subjects, out = list(filter(self.find_forms, self.subjects())), [[s] for s in self.steps]
-        pads: dict[str, Buffer] = {}
         for s, form in zip(subjects, choose(subjects), strict=True):
             out[s.at], out[s.end] = [], s.forms[form]
             used = {n for step in s.forms[form] for n in names_in(step)}
-            pads |= {name: pad for name, pad in s.pads.items() if name in used}
-        self.table.scratchpads += pads.values()
-        return self._counting(list(itertools.chain.from_iterable(out)), pads)
-
-    def _counting(self, steps: list[Any], pads: Mapping[str, Buffer]) -> list[Any]:
-        """The steps behind what sets counters of tiles to 0; each launch that counts leaves them so."""
-        zeros, x = [], var("i0", 0, COUNTS - 1, as_expr(COUNTS))
-        for name in [n for n, pad in pads.items() if pad.dtype == "i32" and any(n in names_in(s) for s in steps)]:
-            work = Work((Statement(frozenset(), Store(name, x, constant(0, "i32"))),), (x,), {x: as_expr(COUNTS)})
-            p = plan_group(work, self.card).launches[0]
-            zeros.append(Launch(self.table.add(p, self.device), p.args, (), (), "", (), p.grid, p.attributes))
-        return [*zeros, *steps]
+            self.table.scratchpads += [pad for name, pad in s.pads.items() if name in used]
+        return list(itertools.chain.from_iterable(out))
 
     def subjects(self) -> Iterator[Subject]:
         """Matmuls, each with the launch that reads its result where both may be measured together."""
@@ -146,11 +134,7 @@ class Search:
                 stores += [mm.plain(tile)] * subject.kept
                 forms[form] = [launch(launch_of(mm, tile, stores, wide=body.wide))]
         given = {n: kinds[n] for n in every if n not in results and n != mm.out}
-
-        def program(form: str) -> Schedule:
-            return self._program(self._counting(forms[form], subject.pads), given, results, {**buffers, **subject.pads})
-
-        subject.program = program
+        subject.program = lambda form: self._program(forms[form], given, results, {**buffers, **subject.pads})
         return True
 
     def _program(self, steps: list[Any], given: dict[str, str], results: set[str], buffers: Any) -> Schedule:
@@ -230,5 +214,5 @@ def tiles_of(mm: Matmul, card: CardFacts) -> list[Tile]:
         more = (3000 + batch * rows * columns * parts / 250) * (parts > 1)
         cycles = -(-programs // card.multiprocessors) * (-(-mm.depth // (s * parts)) * step + 500) + more
         costs[Tile(r, c, s, ahead, 8 if r * c >= 1 << 14 else 4, parts)] = cycles
-    turns = [replace(t, programs=card.multiprocessors) for t in LARGE if takes_turns(mm, t, card)]
+    turns = [in_turn(mm, t, card) for t in LARGE if takes_turns(mm, t, card)]
     return sorted(costs, key=costs.__getitem__)[: 12 - len(turns)] + turns
