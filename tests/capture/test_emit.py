@@ -38,16 +38,6 @@ def test_calls():
 
     assert build(write)([1, 3, 2]) == [3, 2, 1]
 
-    def write_unpacked(e):
-        e.begin_call()
-        e.load_global("dict")
-        e.ready_call()
-        e.load_fast("args")
-        e.load_fast("kwargs")
-        e.call_unpacked(has_kwargs=True)
-
-    assert build(write_unpacked)(1, 2, [("x", 1)], y=2) == {"x": 1, "y": 2}
-
     def write_plain(e):
         e.load_callable(max)
         e.load_fast("a")

@@ -224,6 +224,40 @@ def test_many_sizes_keep_memory_bounded():
     assert torch.cuda.memory_reserved() - before < 40 * one
 
 
+def test_a_hundred_lengths_share_few_recordings():
+    def fn(x, w):
+        for _ in range(3):
+            x = F.layer_norm(F.gelu(x * w), x.shape[-1:])
+        return x, x.sum(0), x.softmax(-1)
+
+    run, w = firebrick.compile(fn, dynamic=True, options=ALWAYS), rand(64)
+    seen = []
+    for _ in range(2):
+        for n in torch.randperm(1000)[:100].add(1).tolist():
+            x = rand(n, 64)
+            seen.append((x, run(x, w)))
+    assert 0 < recorded()["recorded"] <= 11, firebrick.stats()["reasons"].get("CUDA graphs")
+    for x, made in seen:
+        for a, b in zip(made, fn(x, w), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+
+
+def test_a_cache_that_grows():
+    def fn(cache, x, w):
+        cache = torch.cat([cache, x], 1)
+        y = F.layer_norm(x @ w, x.shape[-1:])
+        return cache, (y * cache).softmax(1).sum(1) + y.sum()
+
+    run, w = firebrick.compile(fn, dynamic=True, options=ALWAYS), rand(64, 64) / 8
+    mine = eager = rand(2, 2, 64)
+    for _ in range(100):
+        x = rand(2, 1, 64)
+        (mine, made), (eager, want) = run(mine, x, w), fn(eager, x, w)
+        assert torch.equal(mine, eager)
+        torch.testing.assert_close(made, want, rtol=1e-4, atol=1e-3)
+    assert 0 < recorded()["recorded"] <= 8, firebrick.stats()["reasons"].get("CUDA graphs")
+
+
 def test_a_capture_that_breaks_leaves_torch_as_it_was():
     test_convolutions_and_modules()  # a driver is open
     recorder, x = Recorder("broken", False), rand(10)

@@ -8,6 +8,7 @@ continuation, which is captured when it is called.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from firebrick._native import Frame
@@ -473,7 +474,7 @@ class Attempt:
         Raises:
             Break: this place can't be reached or left.
         """
-        with _ModesKept(self.tracer):
+        with _modes_kept(self.tracer):
             try:
                 self.result = self.root.run_root(self.break_step)
             except BreakHere:
@@ -770,15 +771,12 @@ def _put_back(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         tensor.data.copy_(copy)
 
 
-class _ModesKept:
+@contextlib.contextmanager
+def _modes_kept(tracer: Tracer) -> Iterator[None]:
     """Leaves the thread's modes as they were before the capture."""
-
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
-
-    def __enter__(self) -> None:
-        self.grad = torch.is_grad_enabled()
-
-    def __exit__(self, *error: object) -> None:
-        self.tracer.graph.close(self.tracer.current)
-        torch._C._set_grad_enabled(self.grad)
+    grad = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        tracer.graph.close(tracer.current)
+        torch._C._set_grad_enabled(grad)

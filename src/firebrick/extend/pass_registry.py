@@ -195,10 +195,7 @@ def _digest(step: Pass) -> str:
     """The pass's content hash; computed once for passes that say that they never change."""
     if not step.fixed:
         return content_digest(step)
-    digest = vars(step).get("_digest")
-    if digest is None:
-        digest = vars(step)["_digest"] = content_digest(step)
-    return str(digest)
+    return str(vars(step).get("_digest") or vars(step).setdefault("_digest", content_digest(step)))
 
 
 registry = PassRegistry()

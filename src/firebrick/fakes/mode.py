@@ -82,6 +82,7 @@ _CONCRETE: Mapping[Any, Callable[[torch.Tensor], Any]] = {
 }
 """What kernels of libraries in C++ ask, which know numbers only."""
 
+_LOG = torch._subclasses.fake_tensor.log
 _NUMBERS_ONLY = "SymIntArrayRef expected to contain only concrete integers"
 """What operators written in C++ say that take no symbols."""
 
@@ -162,9 +163,7 @@ class _FakeMode(FakeTensorMode):
         if self.sizes.takes_data and is_data_sized(func, args) and not _all_constant(args):
             with self:
                 return DATA_SIZED[func.name()](self.sizes, *args, **kwargs)
-        path = _PATHS.get(func)
-        if path is None:
-            path = _PATHS[func] = _choose(func)
+        path = _PATHS.get(func) or _PATHS.setdefault(func, _choose(func))
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and is_random(func, args, kwargs):
             self.has_drawn = True
         if not self.asks or path is _composite:
@@ -179,6 +178,7 @@ class _FakeMode(FakeTensorMode):
 
     def _answer(self, path: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
+        told, _LOG.disabled = _LOG.disabled, True  # what fails is a break, which says where
         try:
             if path is not _lift and _all_constant(args):
                 return _compute(self, func, args, kwargs)
@@ -187,7 +187,7 @@ class _FakeMode(FakeTensorMode):
             self.cache_enabled = not self.sizes.symbols  # the cache takes no symbols but torch's
             return _dispatch(self, func, types, args, kwargs)
         finally:
-            self.sizes.how = how
+            self.sizes.how, _LOG.disabled = how, told
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""

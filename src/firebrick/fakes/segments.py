@@ -57,7 +57,7 @@ def _is_collective(target: Any) -> bool:
 
 
 def stands_apart(node: fx.Node) -> bool:
-    """Whether a call is not compiled with those around it."""
+    """Whether a call is not compiled with those around it, as one of sparse tensors, which have no strides."""
     if node.meta.get("data_sized") or isinstance(node.target, Held):
         return True
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
@@ -68,7 +68,8 @@ def stands_apart(node: fx.Node) -> bool:
         )
     if node.target is operator.setitem and _has_mask(node.args[1]):
         return any(_is_of_data(used) for used in node.all_input_nodes)
-    return _is_collective(node.target) or _gives_sparse_gradient(node)
+    layouts = {getattr(n.meta.get("val"), "layout", None) for n in (node, *node.all_input_nodes)}
+    return not layouts <= {None, torch.strided} or _is_collective(node.target) or _gives_sparse_gradient(node)
 
 
 def _has_mask(key: Any) -> bool:

@@ -4,15 +4,20 @@
  * addresses change are noted. Then the steps are captured on a stream of their own and in memory of their own, and the
  * graph is replayed from there on, unless it proves slower. Inputs that move and results keep the memory that the
  * caller or the allocator gives them: kernels that touch them get the addresses of the call; library calls that do, work
- * in the recording's memory, and a copy to or from it is part of the graph. */
+ * in the recording's memory, and a copy to or from it is part of the graph.
+ *
+ * A program of many sizes has buckets: sizes that are the same when they are rounded up share a graph, whose memory is
+ * for those. Its kernels take sizes as arguments, so that its nodes get the grids and arguments of each call. Sizes of
+ * library calls are the library's own matter: where those vary, each size has a graph of its own. */
 #include "cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not. */
-enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3 };
+/* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not; sizes that
+   have recordings of their own before others share, and the least that are rounded up to a power of two, not of four. */
+enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
 
@@ -29,6 +34,9 @@ typedef struct {
     enum { FREE, RUNNING, ASKED } state;
 } Trial;
 
+/* What is known of a slot. */
+enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16, BY_KERNEL = 32, SIZED = 64 };
+
 typedef struct {
     void *node;
     int step; /* of a kernel; -1: a copy */
@@ -41,11 +49,11 @@ struct Recording {
     void *stream, *exec, *last;
     PyObject *session; /* keeps graph and memory */
     Space *own;        /* of a stand-in, which has no memory of a graph's own */
-    int64_t *registers, *numbers;
+    int64_t *registers, *last_sizes, *numbers; /* registers: of the sizes that memory is laid out for */
     void **inner, **outer; /* what kernels have for each slot, and the caller's address of those that are copied */
     uint8_t *roles, *renewed;
     Node *nodes;
-    int node_count, node_room, calls, users, owns_exec, failed;
+    int node_count, calls, users, owns_exec, failed, shared;
     Phase phase;
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
@@ -104,14 +112,15 @@ static void drop_graph(const Program *program, Recording *rec) {
     rec->node_count = rec->failed = 0;
     Py_CLEAR(rec->session);
     drop_space(program, rec->own);
+    free(rec->nodes);
     rec->own = NULL;
+    rec->nodes = NULL;
 }
 
 static void free_recording(const Program *program, Recording *rec) {
     drop_graph(program, rec);
     drop_trial(&rec->steps);
     drop_trial(&rec->graph);
-    free(rec->nodes);
     free(rec);
 }
 
@@ -125,38 +134,84 @@ void fb_recordings_clear(Executable *self) {
     self->moves = NULL;
 }
 
-static Recording *new_recording(const Program *program, const Space *space, void *stream) {
+static int64_t rounded(int64_t size) {
+    int64_t up = 1;
+    while (up < size) up *= up < SMALL ? 4 : 2;
+    return up;
+}
+
+static Recording *new_recording(const Program *program, const int64_t *sizes, void *stream, int shared) {
     size_t slots = program->slot_count, registers = program->register_count;
-    Recording *rec = calloc(1, sizeof *rec + 8 * (registers + 4 * slots) + 2 * slots);
+    Recording *rec = calloc(1, sizeof *rec + 8 * (2 * registers + 4 * slots) + 2 * slots);
     if (rec == NULL) return NULL;
     rec->registers = (int64_t *)(rec + 1);
-    rec->numbers = rec->registers + registers;
+    rec->last_sizes = rec->registers + registers;
+    rec->numbers = rec->last_sizes + registers;
     rec->inner = (void **)(rec->numbers + 2 * slots);
     rec->outer = rec->inner + slots;
     rec->roles = (uint8_t *)(rec->outer + slots);
     rec->renewed = rec->roles + slots;
     rec->stream = stream;
-    memcpy(rec->registers, space->registers, 8 * registers);
+    rec->shared = shared;
+    for (size_t i = 0; i < registers; i++) rec->registers[i] = shared ? rounded(sizes[i]) : sizes[i];
+    fb_fill_registers(program, rec->registers, NULL);
     return rec;
 }
 
-/* The entry of a call's sizes and stream, first in the list from now on; NULL where there is no room for another. */
+static int is_of(const Program *program, const Recording *rec, const int64_t *sizes) {
+    for (int i = 0; i < program->register_count; i++) {
+        if (rec->shared && program->registers[i].op != 's') continue;
+        if (rec->registers[i] != (rec->shared ? rounded(sizes[i]) : sizes[i])) return 0;
+    }
+    return 1;
+}
+
+static int is_last(const Program *program, const Recording *rec, const int64_t *sizes) {
+    return memcmp(rec->last_sizes, sizes, 8 * (size_t)program->register_count) == 0;
+}
+
+/* Whether a call's sizes fit the memory that is laid out for those that they are rounded up to, and leave as many launches. */
+static int has_room(const Executable *self, const Recording *rec, const int64_t *sizes) {
+    const Program *program = &self->program;
+    if (!rec->shared || is_last(program, rec, sizes)) return 1;
+    for (int i = 0; i < program->slot_count; i++) {
+        if (!(self->moves[i] & SIZED)) continue;
+        const int64_t bytes = fb_span(program, sizes, i), room = fb_span(program, rec->registers, i);
+        if (bytes > room || (bytes == 0) != (room == 0)) return 0;
+    }
+    for (int i = 0; i < program->step_count; i++) {
+        const Nums *grid = &program->steps[i].grid;
+        for (int k = 0; k < grid->count; k++) {
+            if (fb_num(sizes, grid->items[k]) <= 0) return 0;
+        }
+    }
+    return 1;
+}
+
+/* The entry of a call's sizes and stream, first in the list from now on. Where the list is full, a graph for larger sizes
+   does as well, or the last entry goes; NULL where that is in use. */
 static Recording *entry_of(Executable *self, const Space *space, void *stream) {
-    const size_t bytes = 8 * (size_t)self->program.register_count;
-    int count = 0;
-    for (Recording **place = &self->recordings, *rec; (rec = *place) != NULL; place = &rec->next, count++) {
-        if (rec->stream == stream && memcmp(rec->registers, space->registers, bytes) == 0) {
+    const Program *program = &self->program;
+    Recording **place, *rec;
+    for (int shared = 0; shared <= self->resizes; shared++) {
+        for (place = &self->recordings; (rec = *place) != NULL; place = &rec->next) {
+            if (rec->stream != stream || rec->shared != shared || !is_of(program, rec, space->registers)) continue;
             *place = rec->next;
             rec->next = self->recordings;
             return self->recordings = rec;
         }
-        if (count + 1 < MOST_RECORDINGS || rec->next != NULL) continue;
-        if (rec->users > 0) return NULL;
-        *place = NULL;
-        free_recording(&self->program, rec);
-        break;
     }
-    Recording *rec = new_recording(&self->program, space, stream);
+    int count = 1;
+    for (place = &self->recordings; *place != NULL && count < MOST_RECORDINGS; count++) place = &(*place)->next;
+    if (*place != NULL) {
+        for (rec = self->recordings; rec != NULL; rec = rec->next) {
+            if (rec->shared && rec->exec != NULL && rec->stream == stream && has_room(self, rec, space->registers)) return rec;
+        }
+        if ((*place)->users > 0) return NULL;
+        free_recording(program, *place);
+        *place = NULL;
+    }
+    rec = new_recording(program, space->registers, stream, self->resizes && self->own_sizes++ >= OWN_SIZES);
     if (rec == NULL) return NULL;
     rec->next = self->recordings;
     return self->recordings = rec;
@@ -165,8 +220,8 @@ static Recording *entry_of(Executable *self, const Space *space, void *stream) {
 static void tell(const Executable *self, const Recording *rec, const char *what) {
     PyObject *kind, *value, *trace, *told;
     PyErr_Fetch(&kind, &value, &trace);
-    told = PyObject_CallMethod(self->recorder, "told", "sOdd", what, value == NULL ? Py_None : value, (double)cost(&rec->steps),
-                               (double)cost(&rec->graph));
+    told = PyObject_CallMethod(self->recorder, "told", "sOddi", what, value == NULL ? Py_None : value, (double)cost(&rec->steps),
+                               (double)cost(&rec->graph), rec->shared);
     if (told == NULL) PyErr_Clear();
     Py_XDECREF(told);
     Py_XDECREF(kind);
@@ -185,11 +240,20 @@ static void refuse(const Executable *self, Recording *rec, const char *what) {
 
 /* ---- what a program touches --------------------------------------------------------------- */
 
-enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16, BY_KERNEL = 32 };
+static int is_fixed(const Nums *nums) {
+    for (int i = 0; i < nums->count; i++) {
+        if (nums->items[i].reg >= 0) return 0;
+    }
+    return 1;
+}
 
+/* Marks the slots of a call's arguments; no program whose calls get other sizes is recorded for several. */
 static void mark_arguments(Executable *self, const Arg *args, int count, int mark) {
     for (int i = 0; i < count; i++) {
-        if (args[i].kind == ARG_VIEW) self->moves[self->program.views[args[i].view].slot] |= mark;
+        const View *view = args[i].kind == ARG_VIEW ? &self->program.views[args[i].view] : NULL;
+        if (view != NULL) self->moves[view->slot] |= mark;
+        if (view != NULL) self->resizes &= is_fixed(&view->sizes) && is_fixed(&view->strides) && view->offset.reg < 0;
+        if (args[i].kind == ARG_INT) self->resizes &= args[i].num.reg < 0;
         if (args[i].kind == ARG_LIST) mark_arguments(self, args[i].items, args[i].count, mark);
     }
 }
@@ -198,6 +262,7 @@ int fb_recordable(Executable *self) {
     const Program *program = &self->program;
     self->moves = calloc(program->slot_count + 1, 1);
     self->card = -1;
+    self->resizes = program->register_count > 0;
     if (self->moves == NULL) return -1;
     for (int i = 0; i < program->step_count; i++) {
         const Step *step = &program->steps[i];
@@ -205,6 +270,7 @@ int fb_recordable(Executable *self) {
         for (int k = 0; k < step->count && step->kind == STEP_KERNEL; k++) self->moves[step->slots[k]] |= BY_KERNEL;
         if (step->kind != STEP_CALL && step->kind != STEP_DRAW) continue;
         const int draws = step->kind == STEP_DRAW;
+        self->resizes &= !draws; /* what a graph draws with is for one number of elements */
         mark_arguments(self, step->call->args, step->call->count, draws ? DRAWS : BY_CALL);
         for (int k = 0; k < step->call->out_count; k++) {
             if (step->call->outs[k] >= 0) self->moves[step->call->outs[k]] |= draws ? DRAWN : BY_CALL;
@@ -222,30 +288,13 @@ int fb_recordable(Executable *self) {
     for (int i = 0; i < program->slot_count && fits; i++) {
         const Device *device = &program->devices[program->slots[i].device];
         const int unread = program->slots[i].kind == SLOT_CONST && !self->moves[i]; /* but by the recipe */
+        self->moves[i] |= is_fixed(&program->slots[i].sizes) && is_fixed(&program->slots[i].strides) ? 0 : SIZED;
         fits = unread || program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & DRAWN || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
     }
     return fits;
 }
 
 static int is_input(const Program *program, int slot) { return program->slots[slot].kind == SLOT_INPUT; }
-
-static int is_mutated(const Program *program, int slot) {
-    for (int i = 0; i < program->mutated_count; i++) {
-        if (program->mutated[i] == slot) return 1;
-    }
-    return 0;
-}
-
-static int64_t bytes_of(const Program *program, const Space *space, int index) {
-    const Slot *slot = &program->slots[index];
-    int64_t bytes = slot->dtype->size;
-    for (int d = 0; d < slot->sizes.count; d++) {
-        int64_t size = fb_num(space->registers, slot->sizes.items[d]);
-        if (size <= 0) return 0;
-        bytes += (size - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
-    }
-    return bytes;
-}
 
 /* Notes which inputs are elsewhere than at the call before. */
 static void note_moves(Executable *self, Recording *rec, const Space *space) {
@@ -279,44 +328,36 @@ static int newest(Recording *rec, void *stream, void **node) {
     return 0;
 }
 
-static int add_node(Recording *rec, Node node) {
-    if (node.node == NULL) return 0;
-    if (rec->node_count == rec->node_room) {
-        Node *grown = realloc(rec->nodes, (size_t)(2 * rec->node_room + 16) * sizeof *grown);
-        if (grown == NULL) return -1;
-        rec->nodes = grown;
-        rec->node_room = 2 * rec->node_room + 16;
-    }
-    rec->nodes[rec->node_count++] = node;
-    return 0;
-}
+static int is_odd(const Space *space, int slot) { return (uintptr_t)space->pointers[slot] % fb_cuda.alignment != 0; }
 
 /* Needs no GIL; a failure is told when the steps are done. */
 void fb_note_launch(const Program *program, Space *space, int step) {
     Recording *rec = space->into;
     const Step *row = &program->steps[step];
     Node node = {NULL, step, -1, {{0}, {0}, 0, 0, 0}};
-    int renewed = 0, odd = 0;
+    int renewed = rec->shared, odd = 0;
     for (int k = 0; k < row->count; k++) {
         renewed |= rec->roles[row->slots[k]] == RENEWED;
-        odd |= (uintptr_t)space->pointers[row->slots[k]] % fb_cuda.alignment != 0;
+        odd |= !(row->values && row->values[k]) && is_odd(space, row->slots[k]);
     }
-    if (newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && (odd || add_node(rec, node) < 0))) rec->failed = 1;
+    if (newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && odd)) rec->failed = 1;
+    if (rec->shared && node.node == NULL) rec->failed = 1; /* nothing to do for the sizes that others are rounded up to */
+    if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
 }
 
-/* Copies a slot's bytes between the caller's memory and the recording's, as a node. */
-static int add_copy(const Program *program, Space *space, Recording *rec, int slot, int out, void *stream) {
+/* Copies a slot's bytes between the caller's memory and the recording's, as a node; `sizes`: of the call. */
+static int add_copy(const Program *program, const int64_t *sizes, Space *space, Recording *rec, int slot, int out, void *stream) {
     FbWork work = {stream, NULL, 0, 0};
     Node node = {NULL, -1, slot, {{0}, {0}, 0, 0, 0}};
-    const int64_t bytes = bytes_of(program, space, slot);
+    const int64_t bytes = fb_span(program, sizes, slot);
     void *inner = space->pointers[slot], *outer = rec->outer[slot];
     if (bytes == 0) return 0;
     if (fb_cuda.copy(&work, out ? outer : inner, out ? inner : outer, bytes) != 0) return -1;
     if (newest(rec, stream, &node.node) < 0 || node.node == NULL) return -1;
-    return fb_cuda_driver.get_copy(node.node, &node.copy) != 0 || add_node(rec, node) < 0 ? -1 : 0;
+    if (fb_cuda_driver.get_copy(node.node, &node.copy) != 0) return -1;
+    rec->nodes[rec->node_count++] = node;
+    return 0;
 }
-
-static int is_odd(const Space *space, int slot) { return (uintptr_t)space->pointers[slot] % fb_cuda.alignment != 0; }
 
 /* Which slots stay where they are; -1 where a library call writes to an input that moves. Kernels take no odd places. */
 static int choose_roles(const Executable *self, Recording *rec, const Space *space) {
@@ -327,7 +368,7 @@ static int choose_roles(const Executable *self, Recording *rec, const Space *spa
         rec->roles[i] = STAYS;
         if (!(seen & RESULT) && !(is_input(program, i) && seen & MOVES)) continue;
         rec->roles[i] = seen & BY_CALL ? COPIED : RENEWED;
-        if (rec->roles[i] == COPIED && is_input(program, i) && is_mutated(program, i)) return -1;
+        if (rec->roles[i] == COPIED && is_input(program, i) && fb_is_written(program, i)) return -1;
     }
     return 0;
 }
@@ -336,7 +377,8 @@ static int choose_roles(const Executable *self, Recording *rec, const Space *spa
 static int capture(Executable *self, const Space *space, Space *own, Recording *rec) {
     const Program *program = &self->program;
     void *stream = own->work[self->card].stream;
-    memcpy(own->registers, space->registers, 8 * (size_t)program->register_count);
+    memcpy(own->registers, rec->registers, 8 * (size_t)program->register_count);
+    memcpy(rec->last_sizes, rec->registers, 8 * (size_t)program->register_count);
     own->into = rec;
     for (int i = 0; i < program->slot_count; i++) {
         const SlotKind kind = program->slots[i].kind;
@@ -347,13 +389,13 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         own->objects[i] = Py_XNewRef(space->objects[i]);
         if (rec->roles[i] != COPIED) continue;
         own->handles[i] = NULL;
-        if (fb_allocate(program, own, i) < 0 || add_copy(program, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
+        if (fb_allocate(program, own, i) < 0 || add_copy(program, space->registers, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
     }
     if (fb_reserve_arena(program, own) < 0 || fb_run_plainly(program, own) < 0) return -1;
     if (rec->failed) return fail(rec, "a launch is no node of its own");
     for (int i = 0; i < program->slot_count; i++) {
         if (rec->roles[i] != COPIED || is_input(program, i)) continue;
-        if (add_copy(program, own, rec, i, 1, stream) < 0) return fail(rec, "a result could not be copied");
+        if (add_copy(program, space->registers, own, rec, i, 1, stream) < 0) return fail(rec, "a result could not be copied");
     }
     memcpy(rec->numbers, own->numbers, 16 * (size_t)program->slot_count);
     for (int i = 0; i < program->slot_count; i++) rec->inner[i] = self->moves[i] & DRAWN ? &rec->numbers[2 * i] : own->pointers[i];
@@ -382,7 +424,8 @@ static int record(Executable *self, const Space *space, Recording *rec) {
     drop_graph(program, rec);
     self->recordings_made++;
     rec->users++;
-    int status = choose_roles(self, rec, space) < 0 ? fail(rec, "a library call writes to an input") : 0;
+    rec->nodes = malloc(((size_t)program->step_count + 2 * (size_t)program->slot_count) * sizeof *rec->nodes);
+    int status = rec->nodes == NULL ? fail(rec, "no memory") : choose_roles(self, rec, space) < 0 ? fail(rec, "a library call writes to an input") : 0;
     if (status == 0) {
         rec->session = PyObject_CallMethod(self->recorder, "begin", "iK", program->devices[self->card].index, (unsigned long long)(uintptr_t)rec->stream);
         status = rec->session == NULL ? -1 : 0;
@@ -423,15 +466,24 @@ static int is_apart(const Program *program, const Recording *rec, const Space *s
         const char *place = space->pointers[slot];
         for (int k = 0; k < program->mutated_count && rec->roles[slot] == COPIED; k++) {
             const char *other = space->pointers[program->mutated[k]];
-            if (place < other + bytes_of(program, space, program->mutated[k]) && other < place + bytes_of(program, space, slot)) return 0;
+            const int64_t bytes = fb_span(program, space->registers, slot);
+            if (place < other + fb_span(program, space->registers, program->mutated[k]) && other < place + bytes) return 0;
         }
     }
     return 1;
 }
 
-/* Tells the graph the addresses of this call. */
+static int differ(const Nums *nums, const int64_t *before, const int64_t *now) {
+    for (int i = 0; i < nums->count; i++) {
+        if (fb_num(before, nums->items[i]) != fb_num(now, nums->items[i])) return 1;
+    }
+    return 0;
+}
+
+/* Tells the graph the addresses and the sizes of this call. */
 static int renew(const Executable *self, Recording *rec, Space *space) {
     const Program *program = &self->program;
+    const int resized = !is_last(program, rec, space->registers);
     void *context = fb_cuda_context(program->devices[self->card].index);
     for (int i = 0; i < program->slot_count; i++) {
         void **address = rec->roles[i] == COPIED ? &rec->outer[i] : &rec->inner[i];
@@ -441,20 +493,22 @@ static int renew(const Executable *self, Recording *rec, Space *space) {
     for (int i = 0; i < rec->node_count; i++) {
         Node *node = &rec->nodes[i];
         if (node->step < 0) {
-            if (!rec->renewed[node->slot]) continue;
+            if (!rec->renewed[node->slot] && !resized) continue;
             CuPlace *place = is_input(program, node->slot) ? &node->copy.from : &node->copy.to;
             place->device = (uint64_t)(uintptr_t)rec->outer[node->slot];
+            node->copy.width = (size_t)fb_span(program, space->registers, node->slot);
             if (fb_cuda_done(fb_cuda_driver.set_copy(rec->exec, node->node, &node->copy, context), "copy of a graph") < 0) return -1;
             continue;
         }
         const Step *step = &program->steps[node->step];
-        int renewed = 0;
+        int renewed = resized && (differ(&step->sizes, rec->last_sizes, space->registers) || differ(&step->grid, rec->last_sizes, space->registers));
         for (int k = 0; k < step->count; k++) renewed |= rec->renewed[step->slots[k]];
         if (!renewed) continue;
         int64_t grid[3];
         FbLaunch launch = fb_launch_of(space, step, rec->inner, grid);
         if (fb_cuda_set_kernel(rec->exec, node->node, &launch) < 0) return -1;
     }
+    memcpy(rec->last_sizes, space->registers, 8 * (size_t)program->register_count);
     return 0;
 }
 
@@ -465,18 +519,22 @@ static int launch(Recording *rec) {
     return done == NULL ? -1 : 0;
 }
 
-/* 0, or -1 with results let go, so that the steps may run. */
-static int replay(Executable *self, Recording *rec, Space *space) {
-    const Program *program = &self->program;
+/* Gives each result memory (hold: 1), where it has none, or lets go of all of it (0), so that the steps may run. */
+static int hold_results(const Executable *self, Space *space, int hold) {
     int status = 0;
+    for (int i = 0; i < self->program.slot_count && status == 0; i++) {
+        if (!(self->moves[i] & RESULT)) continue;
+        if (!hold) fb_release(&self->program, space, i);
+        else if (!space->owned[i]) status = fb_allocate(&self->program, space, i);
+    }
+    return status;
+}
+
+static int replay(Executable *self, Recording *rec, Space *space) {
     rec->users++;
-    for (int i = 0; i < program->slot_count && status == 0; i++) {
-        if (self->moves[i] & RESULT && !space->owned[i] && fb_allocate(program, space, i) < 0) status = -1;
-    }
-    if (status == 0) status = renew(self, rec, space) < 0 ? fail(rec, fb_cuda.error()) : launch(rec) < 0 ? fail(rec, fb_cuda.error()) : 0;
-    for (int i = 0; i < program->slot_count && status < 0; i++) {
-        if (self->moves[i] & RESULT) fb_release(program, space, i);
-    }
+    int status = hold_results(self, space, 1);
+    if (status == 0 && (renew(self, rec, space) < 0 || launch(rec) < 0)) status = fail(rec, fb_cuda.error());
+    if (status < 0) hold_results(self, space, 0);
     rec->users--;
     return status;
 }
@@ -501,14 +559,8 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
-        int status = 0;
-        for (int i = 0; i < self->program.slot_count && status == 0; i++) {
-            if (self->moves[i] & RESULT && fb_allocate(&self->program, space, i) < 0) status = -1;
-        }
-        if (status < 0 || record(self, space, rec) < 0) {
-            for (int i = 0; i < self->program.slot_count; i++) {
-                if (self->moves[i] & RESULT) fb_release(&self->program, space, i);
-            }
+        if (hold_results(self, space, 1) < 0 || record(self, space, rec) < 0) {
+            hold_results(self, space, 0);
             refuse(self, rec, "not recordable");
             return 0;
         }
@@ -545,7 +597,7 @@ int fb_replay(Executable *self, Space *space, Recording **watched) {
         if (self->moves[i] & DRAWS && is_odd(space, i)) return 0; /* what eager draws for it depends on its address */
     }
     Recording *rec = entry_of(self, space, stream);
-    if (rec == NULL || rec->users > 0) return 0;
+    if (rec == NULL || rec->users > 0 || !has_room(self, rec, space->registers)) return 0;
     collect(&rec->steps);
     collect(&rec->graph);
     judge(self, rec);

@@ -196,18 +196,19 @@ int32_t fb_new_tensor(const Program *program, const Space *space, const Slot *sl
     return fb_host.empty_strided(slot->sizes.count, sizes, strides, slot->dtype->code, device->type, device->index, made);
 }
 
-/* Bytes from a tensor's first element to the end of its last; none or fewer if it has no elements. */
-static int64_t span(const Program *program, const Space *space, int place) {
+int64_t fb_span(const Program *program, const int64_t *registers, int place) {
     const Slot *slot = &program->slots[place];
     int64_t bytes = slot->dtype->size;
     for (int d = 0; d < slot->sizes.count; d++) {
-        bytes += (fb_num(space->registers, slot->sizes.items[d]) - 1) * fb_num(space->registers, slot->strides.items[d]) * slot->dtype->size;
+        const int64_t size = fb_num(registers, slot->sizes.items[d]);
+        if (size <= 0) return 0;
+        bytes += (size - 1) * fb_num(registers, slot->strides.items[d]) * slot->dtype->size;
     }
     return bytes;
 }
 
 int fb_allocate(const Program *program, Space *space, int index) {
-    const int64_t bytes = span(program, space, index);
+    const int64_t bytes = fb_span(program, space->registers, index);
     if (space->owned[index]) return -1;
     const Device *device = device_of(program, index);
     if (device->machine->own_memory) {
@@ -263,12 +264,13 @@ static int64_t floor_div(int64_t a, int64_t b) {
     return q - (b != 0 && a % b != 0 && (a < 0) != (b < 0));
 }
 
-static int fill_registers(const Program *program, Space *space, PyObject *const *args) {
+int fb_fill_registers(const Program *program, int64_t *registers, PyObject *const *args) {
     for (int i = 0; i < program->register_count; i++) {
         const RegisterOp *op = &program->registers[i];
-        int64_t a = fb_num(space->registers, op->a), b = fb_num(space->registers, op->b), *sizes, dim, value = 0;
+        int64_t a = fb_num(registers, op->a), b = fb_num(registers, op->b), *sizes, dim, value = 0;
         switch (op->op) {
         case 's':
+            if (args == NULL) continue;
             if (a < 0 || a >= program->input_count || fb_torch.get_dim(FB_HANDLE(args[a]), &dim) != 0 || b >= dim) return -1;
             if (fb_torch.get_sizes(FB_HANDLE(args[a]), &sizes) != 0) return -1;
             value = sizes[b];
@@ -280,7 +282,7 @@ static int fill_registers(const Program *program, Space *space, PyObject *const 
         case '<': value = a < b ? a : b; break;
         case '>': value = a > b ? a : b; break;
         }
-        space->registers[i] = value;
+        registers[i] = value;
     }
     return 0;
 }
@@ -311,7 +313,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
             return -1;
         }
     }
-    if (fill_registers(program, space, args) < 0) {
+    if (fb_fill_registers(program, space->registers, args) < 0) {
         PyErr_SetString(PyExc_ValueError, "an input has another number of axes than the graph was compiled for");
         return -1;
     }
@@ -362,7 +364,7 @@ static int refused(const Device *device, Space *space, const char *label) {
     return -1;
 }
 
-static int is_written(const Program *program, int slot) {
+int fb_is_written(const Program *program, int slot) {
     if (program->slots[slot].kind != SLOT_INPUT && program->slots[slot].kind != SLOT_CONST) return 1;
     for (int i = 0; i < program->mutated_count; i++) {
         if (program->mutated[i] == slot) return 1;
@@ -377,7 +379,7 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     const int alignment = device->machine->alignment;
     while (from < step->count && ((step->values && step->values[from]) || (uintptr_t)launch->buffers[from] % alignment == 0)) from++;
     if (from == step->count) return device->machine->launch(work, launch);
-    const int64_t bytes = span(program, space, step->slots[from]);
+    const int64_t bytes = fb_span(program, space->registers, step->slots[from]);
     if (bytes <= 0) return launch_aligned(program, space, step, launch, from + 1);
     FbHandle owner;
     void *place = launch->buffers[from], *copy = device->machine->allocate(device->index, bytes, &owner);
@@ -388,7 +390,7 @@ static int launch_aligned(const Program *program, Space *space, const Step *step
     int status = device->machine->copy(work, copy, place, bytes);
     launch->buffers[from] = copy;
     if (status == 0) status = launch_aligned(program, space, step, launch, from + 1);
-    if (status == 0 && is_written(program, step->slots[from])) status = device->machine->copy(work, place, copy, bytes);
+    if (status == 0 && fb_is_written(program, step->slots[from])) status = device->machine->copy(work, place, copy, bytes);
     device->machine->free(copy, owner);
     return status;
 }
@@ -423,7 +425,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
             const Device *device = device_of(program, step->slots[k]);
             if (device->machine->own_memory) return refused(device, space, NULL);
             fb_gil_take(space);
-            return no_memory(device, span(program, space, step->slots[k]), "a tensor could not be allocated");
+            return no_memory(device, fb_span(program, space->registers, step->slots[k]), "a tensor could not be allocated");
         }
         break;
     case STEP_FREE:
@@ -577,7 +579,7 @@ static int run(Executable *self, Space *space) {
    as they were: whoever catches the error, or starts afresh in plain Python, must not meet half of what was to be done. */
 static int64_t undoable(const Program *program, const Space *space, int i) {
     const int slot = program->undo[i];
-    const int64_t bytes = device_of(program, slot)->machine == &fb_cpu ? span(program, space, slot) : MOST_UNDONE + 1;
+    const int64_t bytes = device_of(program, slot)->machine == &fb_cpu ? fb_span(program, space->registers, slot) : MOST_UNDONE + 1;
     return bytes <= MOST_UNDONE ? (bytes > 0 ? bytes : 0) : -1;
 }
 

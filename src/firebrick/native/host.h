@@ -213,6 +213,7 @@ typedef struct {
     struct Recording *recordings;
     uint8_t *moves; /* what is known of each slot */
     int card, forced, recordings_made;
+    int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
 
 /* Runs the recipe if a source is not what it was; -1 with an exception set. */
@@ -240,9 +241,15 @@ int fb_run_plainly(const Program *program, Space *space);
 int fb_has_layout(const Space *space, const Slot *slot, FbHandle handle);
 /* A tensor as a slot says, where torch's tensors of its device lie; 0 on success. */
 int32_t fb_new_tensor(const Program *program, const Space *space, const Slot *slot, FbHandle *made);
+/* Numbers of a call; args NULL: those that are made of inputs' sizes, which are there. -1 where an input has no such size. */
+int fb_fill_registers(const Program *program, int64_t *registers, PyObject *const *args);
+/* Bytes from a slot's first element to the end of its last. */
+int64_t fb_span(const Program *program, const int64_t *registers, int slot);
 /* Memory of a slot; without exceptions. */
 int fb_allocate(const Program *program, Space *space, int slot);
 void fb_release(const Program *program, Space *space, int slot);
+/* Whether steps write a slot. */
+int fb_is_written(const Program *program, int slot);
 /* A launch of a step with the slots at `pointers`, until the next one of the space. */
 FbLaunch fb_launch_of(Space *space, const Step *step, void *const *pointers, int64_t grid[3]);
 

@@ -22,7 +22,6 @@ from firebrick.ir.operators.convolution_op import convolution_op, pack_convoluti
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import alone
 from firebrick.passes.images import Images
-from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL
@@ -137,11 +136,7 @@ def _rewrite(
             if choice.name in _WRITERS:
                 matched = _match(_Match(node, node, choice=choice), recipe)
                 images[_packed(matched, recipe, targets)] = matched.last.meta["val"]
-    if images:
-        propagate_layouts(graph.gm, images)
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish(images) if images else graph
 
 
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:

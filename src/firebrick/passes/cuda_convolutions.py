@@ -17,7 +17,6 @@ import torch
 
 from firebrick.fakes.node_values import absorb
 from firebrick.passes.convolution import Followed, convolution_choices, fits, only_reader
-from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import added
 from firebrick.passes.recipe import RecipeBuilder, emit
 
@@ -49,11 +48,7 @@ def place_convolutions(graph: AtenGraph, targets: Mapping[str, Target], config: 
             with before.fake_mode:
                 made.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
             images[made] = before
-    if images:
-        propagate_layouts(graph.gm, images)
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish(images) if images else graph
 
 
 def _followed(conv: fx.Node, recipe: RecipeBuilder) -> Followed | None:
@@ -85,9 +80,8 @@ def _fused(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     if match is None:
         return _channels_last(conv, recipe)
     x, _, _, stride, padding, dilation, _, _, groups = conv.args
-    graph, dtype = recipe.aten.gm.graph, conv.meta["val"].dtype
     w, b, _ = match.folded(recipe)
-    name = w.name
+    name, dtype = w.name, conv.meta["val"].dtype
     options = {"dtype": dtype, "memory_format": torch.channels_last}
     w = recipe.use(recipe.call(f"{name}_channels_last", aten._to_copy.default, w, **options), match.last)
     if b is not None:
@@ -97,11 +91,8 @@ def _fused(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     args: tuple[Any, ...] = (x, w, b, *rest)
     if match.other is not None:
         target, args = aten.cudnn_convolution_add_relu.default, (x, w, match.other, 1, b, *rest)
-    with graph.inserting_before(match.last):
-        call = graph.call_function(target, args)
-    call.meta = dict(match.last.meta)
+    call = _put(match.last, target, *args)
     absorb(call, match.nodes())
-    match.last.replace_all_uses_with(call)
     return call
 
 
@@ -112,8 +103,16 @@ def _channels_last(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
         return None
     w = recipe.copy(weight)
     laid = recipe.call(f"{w.name}_channels_last", aten.clone.default, w, memory_format=torch.channels_last)
-    conv.update_arg(1, recipe.use(laid, conv))
-    return conv
+    return _put(conv, aten.convolution.default, conv.args[0], recipe.use(laid, conv), *conv.args[2:])
+
+
+def _put(node: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """A call in the place of a node, whose value it has."""
+    with node.graph.inserting_before(node):
+        call = node.graph.call_function(target, args)
+    call.meta = dict(node.meta)
+    node.replace_all_uses_with(call)
+    return call
 
 
 def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
@@ -121,8 +120,8 @@ def _by_loops(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     w = recipe.copy(conv.args[1])  # type: ignore[arg-type]
     turned = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 0, 1])
     laid = recipe.call(f"{w.name}_laid", aten.clone.default, turned, memory_format=torch.contiguous_format)
-    conv.update_arg(1, emit(conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1]))
-    return conv
+    weight = emit(conv, aten.permute.default, recipe.use(laid, conv), [2, 3, 0, 1])
+    return _put(conv, aten.convolution.default, conv.args[0], weight, *conv.args[2:])
 
 
 def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
@@ -159,6 +158,7 @@ def _patches(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node:
 
 _WRITERS: Mapping[str, Callable[[fx.Node, RecipeBuilder], fx.Node | None]] = {
     "fused": _fused,
+    "channels last": _channels_last,
     "loops": _by_loops,
     "patches": _patches,
 }

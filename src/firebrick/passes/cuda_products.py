@@ -14,7 +14,6 @@ import torch
 
 from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
-from firebrick.passes.layout import propagate_layouts
 from firebrick.passes.prepack import SAME_ORDER
 from firebrick.passes.recipe import RecipeBuilder, emit
 
@@ -48,11 +47,7 @@ def merge_products(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
         if nbytes <= room and target.choices("firebrick::products", (rows, depth, columns, nbytes))[0].name == "merged":
             room -= nbytes
             _merge(nodes, recipe, changed)
-    if changed:
-        propagate_layouts(graph.gm, changed)
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish(changed) if changed else graph
 
 
 def _groups(graph: AtenGraph, recipe: RecipeBuilder) -> list[list[fx.Node]]:

@@ -54,9 +54,7 @@ def copy_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
         read = recipe.use(recipe.copy(node), node)
         node.replace_all_uses_with(read, lambda user: user.op != "output")
         node.target, node.args, node.kwargs = aten.clone.default, (read,), {}
-    graph.gm.graph.eliminate_dead_code()
-    recipe.finish()
-    return graph
+    return recipe.finish()
 
 
 def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
@@ -82,10 +80,7 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
             read = recipe.use(recipe.copy(node), node)
             node.replace_all_uses_with(read)
             changed = True
-    if changed:
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish() if changed else graph
 
 
 def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:

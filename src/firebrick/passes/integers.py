@@ -22,7 +22,7 @@ from torch import fx
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.layout import laid_out, propagate_layouts
+from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
 from firebrick.targets.base import CALL
@@ -74,11 +74,7 @@ def integer_products(graph: AtenGraph, targets: Mapping[str, Target], config: Co
             changed = True
             if laid_out(by.meta["val"]) != laid_out(node.meta["val"]):
                 images[by] = node.meta["val"]
-    if changed:
-        propagate_layouts(graph.gm, images)
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish(images) if changed else graph
 
 
 _HALVES = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default}

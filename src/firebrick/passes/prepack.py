@@ -23,7 +23,7 @@ from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.alone import alone
-from firebrick.passes.layout import laid_out, propagate_layouts
+from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL
 
@@ -124,12 +124,7 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
                     if laid_out(packed.meta["val"]) != laid_out(before):
                         moved[packed] = before
                 changed = True
-    if moved:
-        propagate_layouts(graph.gm, moved)
-    if changed:
-        graph.gm.graph.eliminate_dead_code()
-        recipe.finish()
-    return graph
+    return recipe.finish(moved) if changed else graph
 
 
 def _factors(node: fx.Node) -> tuple[Any, Any, Any]:

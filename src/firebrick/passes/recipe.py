@@ -10,8 +10,10 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from firebrick.passes.layout import propagate_layouts
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from firebrick.ir.graph.aten import AtenGraph
 
@@ -77,8 +79,11 @@ class RecipeBuilder:
         self.copies[read] = node
         return read
 
-    def finish(self) -> None:
-        """Drop what nothing uses and hand the recipe to the graph."""
+    def finish(self, moved: Mapping[fx.Node, torch.Tensor] | None = None) -> AtenGraph:
+        """The graph with this recipe, less what nothing uses; `moved`: nodes that lie otherwise than such tensors."""
+        if moved:
+            propagate_layouts(self.aten.gm, moved)
+        self.aten.gm.graph.eliminate_dead_code()
         used = {str(n.target) for n in self.aten.gm.graph.nodes if n.op == "get_attr"}
         for node in reversed(self.graph.nodes):
             if not node.users and (node.op == "get_attr" or node.name not in used):
@@ -86,13 +91,14 @@ class RecipeBuilder:
         calls = any(n.op == "call_function" for n in self.graph.nodes)
         self.aten.recipe = self.graph if calls else None
         if not calls:
-            return
+            return self.aten
         sources = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         keep = sources | used | set(self.aten.mutated)
         keep |= {str(a.index) for a in self.aten.outputs if a is not None and a.base == "const"}
         for name in [n for n in self.aten.constants if n not in keep]:
             del self.aten.constants[name]
         self.aten.frozen = self.aten.frozen & self.aten.constants.keys()
+        return self.aten
 
     def _source(self, node: fx.Node) -> fx.Node:
         name = str(node.target)

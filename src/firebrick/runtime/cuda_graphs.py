@@ -98,18 +98,16 @@ class _Graph:
 class _Session:
     """One capture, then what its graph and memory live by."""
 
-    pool: Any
-
     def __init__(self, side: _Side, random: bool) -> None:
         self.side, self.before = side, torch.cuda.current_stream(side.stream.device)
         # A pool that no graph lives in can't be taken up again.
-        self.pool = pool = next((s.pool for s in side.sessions), None) or torch.cuda.graph_pool_handle()
+        self.pool: Any = next((s.pool for s in side.sessions), None) or torch.cuda.graph_pool_handle()
         self.graph: Any = torch.cuda.CUDAGraph(True) if random else _Graph(side.stream)
         torch.cuda.set_stream(side.stream)
         try:
             for at in (self.before, side.stream) if random else ():
                 _draw_on(at)
-            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            self.graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         except BaseException:
             torch.cuda.set_stream(self.before)
             raise
@@ -173,12 +171,13 @@ class Recorder:
         session.graph.instantiate()
         return session.graph.raw_cuda_graph(), session.graph.raw_cuda_graph_exec()
 
-    def told(self, what: str, error: object, steps: float, graph: float) -> None:
-        """What became of a recording; milliseconds of a call without and with it, 0 where none was measured."""
+    def told(self, what: str, error: object, steps: float, graph: float, shared: bool) -> None:
+        """What became of a recording, one of many sizes if it is shared; milliseconds of a call without and with it, 0
+        where none was measured."""
         recorder.count(f"CUDA graphs: {what}")
         times = f", {steps:.2f} ms step by step" * (steps > 0) + f", {graph:.2f} ms as a graph" * (graph > 0)
         text = f"{what}{times}" if error is None else f"{what}: {error}"
-        recorder.reason("CUDA graphs", f"{self.name}: {text}")
+        recorder.reason("CUDA graphs", f"{self.name}{', many sizes' * shared}: {text}")
 
 
 def recorder_of(

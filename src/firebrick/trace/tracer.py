@@ -154,9 +154,7 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.locate is not None:
             self.locate()
-        rule = self._rules.get(func)
-        if rule is None:
-            rule = self._rules[func] = _classify(func, self._exact)
+        rule = self._rules.get(func) or self._rules.setdefault(func, _classify(func, self._exact))
         return rule(self, func, args, kwargs)
 
     def lower(self, arg: Any) -> tuple[Any, Any]:

@@ -153,11 +153,11 @@ int cuGraphExecKernelNodeSetParams_v2(void *exec, void *node, const void *params
 int cuGraphExecMemcpyNodeSetParams(void *exec, void *node, const void *params, void *context) {
     const uint64_t *words = params;
     say("set copy\n");
-    ((Node *)node)->args[1] = (void *)words[6], ((Node *)node)->args[0] = (void *)words[17];
+    ((Node *)node)->args[1] = (void *)words[6], ((Node *)node)->args[0] = (void *)words[17], ((Node *)node)->bytes = words[22];
     return 0;
 }
 int cuGraphMemcpyNodeGetParams(void *node, uint64_t *words) {
-    words[6] = (uint64_t)((Node *)node)->args[1], words[17] = (uint64_t)((Node *)node)->args[0];
+    words[6] = (uint64_t)((Node *)node)->args[1], words[17] = (uint64_t)((Node *)node)->args[0], words[22] = ((Node *)node)->bytes;
     return 0;
 }
 /* What a library would do to a tensor of four numbers. */

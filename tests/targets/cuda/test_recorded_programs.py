@@ -25,7 +25,7 @@ class Recording:
         driver.fake_begin.restype = driver.fake_end.restype = c_void_p
         driver.fake_library.argtypes, driver.fake_took.argtypes = [c_void_p, c_void_p], [c_float]
         library.driver = driver
-        self.driver, self.broken, self.session, self.said, self.ends = driver, broken, session, [], []
+        self.driver, self.broken, self.session, self.said, self.ends, self.shared = driver, broken, session, [], [], []
 
     def begin(self, device, stream):
         self.driver.fake_begin()
@@ -41,7 +41,8 @@ class Recording:
             return graph, graph
         return graph, 0
 
-    def told(self, what, error, steps, graph):
+    def told(self, what, error, steps, graph, shared):
+        self.shared.append(shared)
         self.said.append((what, str(error)) if error is not None else what)
 
 
@@ -183,22 +184,160 @@ def test_a_users_capture_gets_the_launches(driver, log, recording):
     assert graph and y.shape == x.shape
 
 
-def test_sizes_have_graphs_of_their_own_and_the_oldest_go(driver, log, recording):
-    run = executable(CHAIN, recording, True, k=module("add"))
-    for n in (*range(1, 11), 2, 10):
+SIZED = {
+    **BETWEEN,
+    "slots": [slot("input", [0]), slot("fresh", [0]), slot("fresh", [0])],
+    "registers": CHAIN["registers"],
+    "views": [[i, [[0]], [1], 0, None] for i in range(3)],
+    "steps": [*BETWEEN["steps"][:2], ["kernel", "k", [1, 2], [4], "cuda:0", [1]]],
+}
+"""A library call of as many elements as there are, of which four are looked at."""
+
+
+def test_library_calls_of_many_sizes_have_graphs_of_their_own_and_the_oldest_go(driver, log, recording):
+    run = executable(SIZED, recording, True, k=module("add"))
+    for n in (*range(4, 14), 5, 13):
         for _ in range(3):
             x = torch.randn(n)
-            torch.testing.assert_close(run(x)[0], x + 2)
+            torch.testing.assert_close(run(x)[0][:4], x[:4] + 2)
     assert words(log).count("destroy") >= 2
-    assert recording.said == ["recorded"] * 11
+    assert recording.said == ["recorded"] * 11 and not any(recording.shared)
 
 
 def test_recordings_without_end_stop(driver, log, recording):
-    run = executable(CHAIN, recording, True, k=module("add"))
-    for n in [*range(1, 10)] * 6:
+    run = executable(SIZED, recording, True, k=module("add"))
+    for n in [*range(4, 13)] * 6:
         for _ in range(2):
-            torch.testing.assert_close(run(torch.zeros(n))[0], torch.full((n,), 2.0))
+            torch.testing.assert_close(run(torch.zeros(n))[0][:4], torch.full((4,), 2.0))
     assert len(recording.said) == 32
+
+
+# ---- buckets: a recording for many sizes
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_many_sizes_share_few_recordings(driver, log, recording, forced):
+    run = executable(CHAIN, recording, forced, k=module("add"))
+    for turn in range(3):
+        for n in torch.randperm(100).add(1).tolist():
+            x = torch.randn(n)
+            (y,), seen = asked(driver, log, run, x)
+            torch.testing.assert_close(y, x + 2)
+        if turn and forced:
+            assert seen == ["set kernel", "set kernel", "graph"]
+    # Four of the first sizes alone, and five that the others are rounded up to: 1, 4, 16, 64, 128.
+    assert recording.said.count("recorded") <= 9
+
+
+def test_few_sizes_have_recordings_of_their_own(driver, log, recording):
+    run = executable(CHAIN, recording, True, k=module("add"))
+    kept = []
+    for n in (*[5, 6, 7, 8] * 3, 30, 20, 30):
+        x = torch.randn(n)
+        kept.append((run(x)[0], x))
+    for y, x in kept:
+        torch.testing.assert_close(y, x + 2)
+    assert recording.shared == [0, 0, 0, 0, 1]
+    x = torch.randn(6)
+    assert asked(driver, log, run, x)[1][-1] == "graph"
+    same = [run(torch.randn(25)), asked(driver, log, run, torch.randn(25))]
+    assert same[1][1][-1] == "graph"
+
+
+def bucketed(table, recording, *sizes, count=1, **modules):
+    """An executable that has had calls of four sizes, then one of each of `sizes`."""
+    run = executable(table, recording, True, **modules)
+    for n in (101, 102, 103, 104, *sizes):
+        run(*[torch.randn(n) for _ in range(count)])
+    return run
+
+
+def test_a_size_that_comes_again_has_its_numbers_set_once(driver, log, recording):
+    run = bucketed(CHAIN, recording, 20, 30, 31, k=module("add"))
+    x, kept = torch.randn(25), []
+    kept += [run(x) for _ in range(3)]
+    (y,), seen = asked(driver, log, run, x)
+    assert seen == ["set kernel", "graph"]  # where its result is
+    torch.testing.assert_close(y, x + 2)
+
+
+def test_nothing_to_do_and_too_little_room_are_done_by_steps(driver, log, recording):
+    run = bucketed(CHAIN, recording, 9, 10, 11, k=module("add"))
+    (y,), seen = asked(driver, log, run, torch.randn(0))
+    assert y.shape == (0,) and "graph" not in seen
+    # A temporary of 20 - n elements takes more memory where n is small: the graph's is for 16.
+    table = {
+        **CHAIN,
+        "slots": [slot("input", [0]), slot("fresh", [5]), slot("fresh", [0])],
+        "registers": [*CHAIN["registers"], ["*", [0], -1], ["+", [4], 20]],
+        "steps": [["alloc", [1, 2]], *(["kernel", "k", [i, i + 1], [3], "cuda:0", [1]] for i in (0, 1))],
+    }
+    run = executable(table, recording, True, k=module("add"))
+    seen = []
+    for n in (3, 4, 5, 6, *[7, 8, 16] * 3):
+        x = torch.randn(n)
+        (y,), said = asked(driver, log, run, x)
+        torch.testing.assert_close(y[:3], x[:3] + 2)
+        seen.append((n, said[-1] == "graph"))
+    assert set(seen[-3:]) == {(7, False), (8, False), (16, True)}
+
+
+def test_library_calls_of_one_size_are_part_of_a_bucket(driver, log, recording):
+    """The call reads four elements of an input of any length, a copy of which the graph has."""
+    table = {
+        **CHAIN,
+        "slots": [slot("input", [0]), slot("fresh", 4), slot("fresh", [0])],
+        "views": [[0, [4], [1], 0, None], [1, [4], [1], 0, None], [2, [[0]], [1], 0, None]],
+        "steps": [["alloc", [1, 2]], call(1, 0), ["kernel", "k", [0, 2], [[0]], "cuda:0", [[2]]]],
+        "outputs": [["t", 1], ["t", 2]],
+    }
+    run = executable(table, recording, True, k=module("add"))
+    for n in (4, 5, 6, 7, *range(8, 60)):
+        x = torch.randn(n)
+        (few, more), seen = asked(driver, log, run, x)
+        torch.testing.assert_close(few, x[:4] + 1)
+        torch.testing.assert_close(more, x + 1)
+    assert seen == ["set copy", "set kernel", "set copy", "graph"]
+    assert recording.said == ["recorded"] * 2 and all(recording.shared)
+
+
+def test_a_cache_that_grows_where_it_lies(driver, log, recording):
+    run, cache = executable(CHAIN, recording, True, k=module("add")), torch.randn(200)
+    for n in range(1, 200):
+        torch.testing.assert_close(run(cache[:n])[0], cache[:n] + 2)
+    assert recording.said == ["recorded"] * 4
+
+
+def test_two_sizes_at_once(driver, log, recording):
+    """x + 1 and y + 2, of lengths of their own; the temporary is as long as both."""
+    table = {
+        "slots": [slot("input", [0]), slot("input", [1]), slot("fresh", [2]), slot("fresh", [0]), slot("fresh", [1])],
+        "registers": [
+            ["s", 0, 0],
+            ["s", 1, 0],
+            ["+", [0], [1]],
+            ["+", [0], 3],
+            ["/", [3], 4],
+            ["+", [1], 3],
+            ["/", [5], 4],
+        ],
+        "views": [[3, [[0]], [1], 0, None], [4, [[1]], [1], 0, None]],
+        "steps": [
+            ["alloc", [2, 3, 4]],
+            ["kernel", "k", [0, 3], [[0]], "cuda:0", [[4]]],
+            ["kernel", "k", [1, 2], [[1]], "cuda:0", [[6]]],
+            ["kernel", "k", [2, 4], [[1]], "cuda:0", [[6]]],
+        ],
+        "outputs": [["t", 0], ["t", 1]],
+    }
+    run = executable(table, recording, True, k=module("add"))
+    for turn in range(2):
+        for n in torch.randperm(60).add(1).tolist():
+            x, y = torch.randn(n), torch.randn(61 - n)
+            a, b = run(x, y)
+            torch.testing.assert_close(a, x + 1)
+            torch.testing.assert_close(b, y + 2)
+    assert len(recording.said) <= 8
 
 
 def test_what_is_written_in_place_is_written_where_it_lies(driver, log, recording):
@@ -494,12 +633,14 @@ def test_streams_without_end_are_refused(torch_cuda):
 
 def test_stats_tell_what_became_of_recordings():
     stats.reset()
-    Recorder("model", False).told("kept", None, 1.5, 0.5)
-    Recorder("model", False).told("not recordable", ValueError("no"), 0, 0)
+    Recorder("model", False).told("kept", None, 1.5, 0.5, 0)
+    Recorder("model", False).told("recorded", None, 0, 0, 1)
+    Recorder("model", False).told("not recordable", ValueError("no"), 0, 0, 0)
     seen = stats.stats()
-    assert seen["counts"] == {"CUDA graphs: kept": 1, "CUDA graphs: not recordable": 1}
+    assert seen["counts"] == {f"CUDA graphs: {what}": 1 for what in ("kept", "recorded", "not recordable")}
     assert {*seen["reasons"]["CUDA graphs"]} == {
         "model: kept, 1.50 ms step by step, 0.50 ms as a graph",
+        "model, many sizes: recorded",
         "model: not recordable: no",
     }
 

@@ -212,10 +212,7 @@ def _may_be_empty(code: CodeType) -> set[int]:
 def continuation(code: CodeType, shape: Shape) -> CodeType:
     """Code that takes the live locals and the stack's values and goes on at an instruction of the user's code."""
     continuations = _continuations(code)
-    built = continuations.get(shape)
-    if built is None:
-        built = continuations[shape] = _make(code, shape)
-    return built
+    return continuations.get(shape) or continuations.setdefault(shape, _make(code, shape))
 
 
 _RESULT, RECEIVER = "__result", "__receiver"

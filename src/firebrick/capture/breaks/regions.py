@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from firebrick.capture.bytecode.control_flow import HANDLING, NULL, VALUE, Flow, State, states
 from firebrick.capture.bytecode.liveness import live_slots
-from firebrick.capture.bytecode.opcodes import PAIRS, Operand
+from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
@@ -110,16 +110,9 @@ def names_touched(instructions: Iterable[Instruction]) -> tuple[set[str], set[st
     used: set[str] = set()
     written: set[str] = set()
     for i in instructions:
-        kind = i.row.operand
-        if kind is Operand.CELL:
-            used.add(i.argval)
-        elif kind is Operand.LOCAL:
-            used.add(i.argval)
-            if i.opname in _WRITES:
-                written.add(i.argval)
-        elif kind is Operand.LOCAL_PAIR:
-            used.update(i.argval)
-            written.update(n for op, n in zip(PAIRS[i.opname], i.argval, strict=True) if op in _WRITES)
+        if i.row.operand in (Operand.LOCAL, Operand.LOCAL_PAIR, Operand.CELL):
+            used.update(name for _, name in i.parts)
+            written.update(name for op, name in i.parts if op in _WRITES)
     return used, written
 
 
@@ -144,12 +137,7 @@ def last_on_numbers(
     items, known, stored = list(stack), set(names), frozenset[str]()
     last, results = -1, stored
     for i in graph.instructions[index:]:
-        op = i.opname
-        if op in PAIRS:
-            steps = list(zip(PAIRS[op], i.argval, strict=True))
-        else:
-            steps = [(op, i.argval)]
-        for step, what in steps:
+        for step, what in i.parts:
             if step == "LOAD_CONST":
                 items.append(type(what) in LITERAL_TYPES)
             elif step in ("LOAD_FAST", "LOAD_FAST_CHECK"):

@@ -35,7 +35,17 @@ from firebrick.capture.breaks.continuation import (
 )
 from firebrick.capture.breaks.regions import head_of_loop, heads_around, names_touched, region_at
 from firebrick.capture.bytecode.assemble import Label
-from firebrick.capture.bytecode.control_flow import HANDLING, NULL, VALUE, Flow, State, flow, is_generator, states
+from firebrick.capture.bytecode.control_flow import (
+    HANDLING,
+    NULL,
+    VALUE,
+    Flow,
+    State,
+    flow,
+    is_generator,
+    spread,
+    states,
+)
 from firebrick.capture.bytecode.instructions import slot_names
 from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.errors import InternalError
@@ -292,31 +302,18 @@ class _Break:
             stack = state.stack[: region.base] + end.stack
             yield end.index, State(stack, state.bound & others | bound, state.maybe & others | maybe)
 
-    def _explore(self) -> None:
-        work = [self.start]
-        while work:
-            index = work.pop()
-            state = self.reached[index]
-            if self._is_native(index, state):
-                self.native.add(index)
-                handler = self.graph.instructions[index].handler
-                if handler is not None:
-                    self.caught.add(handler.target)
-                reached: Iterable[tuple[int, State]] = self.graph.step(index, state)
-            elif index in self.regions:
-                reached = self._behind(self.regions[index][0], state)
-            else:
-                continue
-            for after, new in reached:
-                old = self.reached.get(after)
-                merged = new if old is None else old.merge(new)
-                if merged != old:
-                    self.reached[after] = merged
-                    work.append(after)
+    def _step(self, index: int, state: State) -> Iterable[tuple[int, State]]:
+        if self._is_native(index, state):
+            self.native.add(index)
+            handler = self.graph.instructions[index].handler
+            if handler is not None:
+                self.caught.add(handler.target)
+            return self.graph.step(index, state)
+        return self._behind(self.regions[index][0], state) if index in self.regions else ()
 
     def emit(self) -> None:
         """Append the native copy and its exits."""
-        self._explore()
+        spread(self.reached, self.start, self._step)
         exits = {index: Label() for index in sorted(set(self.reached) - self.native)}
         body = copied(self.graph, self.native, exits)
         if min(self.native) != self.start:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.bytecode.code_tables import NOWHERE, Position, TableEntry, encode_exceptions, encode_positions
+from firebrick.capture.bytecode.code_tables import NOWHERE, Position, encode_exceptions, encode_positions
 from firebrick.capture.bytecode.cpython import CACHES, GENERATORS_START_DEEP, HAS_DIRECTED_JUMPS
 from firebrick.capture.bytecode.instructions import decode
 from firebrick.capture.bytecode.opcodes import BY_NAME, PAIRS, Opcode, Operand
@@ -341,7 +341,7 @@ class _Assembler:
 
     def _exceptions(self, starts: list[int]) -> bytes:
         return encode_exceptions(
-            TableEntry(begin, end, starts[self.places[handler.target]], handler.depth, handler.lasti)
+            (begin, end, starts[self.places[handler.target]], handler.depth, handler.lasti)
             for handler, begin, end in self._runs(starts, attrgetter("handler"))
             if handler is not None
         )

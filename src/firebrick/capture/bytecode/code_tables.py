@@ -6,7 +6,7 @@ the three supported versions share the formats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,35 +20,16 @@ _SHORT_COLUMNS, _ONE_LINE, _NO_COLUMNS, _LONG, _NONE = 80, 10, 13, 14, 15
 _UNITS_PER_ENTRY = 8
 
 
-class TableEntry(NamedTuple):
-    """One range of code units [start, end) whose exceptions go to `target` with the stack cut to `depth`."""
+def encode_exceptions(entries: Iterable[tuple[int, int, int, int, bool]]) -> bytes:
+    """`co_exceptiontable` of entries that are in order and don't overlap.
 
-    start: int
-    end: int
-    target: int
-    depth: int
-    lasti: bool
-
-
-def read_exceptions(table: bytes) -> list[TableEntry]:
-    """Entries of `co_exceptiontable`; offsets count code units."""
-    entries, numbers, value = [], [], 0
-    for byte in table:
-        value = byte & 0x3F if byte & 0x80 else value << 6 | byte & 0x3F
-        if not byte & 0x40:
-            numbers.append(value)
-            value = 0
-    for start, length, target, packed in zip(*[iter(numbers)] * 4, strict=True):
-        entries.append(TableEntry(start, start + length, target, packed >> 1, bool(packed & 1)))
-    return entries
-
-
-def encode_exceptions(entries: Iterable[TableEntry]) -> bytes:
-    """`co_exceptiontable` of entries that are in order and don't overlap."""
+    An entry: the range of code units [begin, end) whose exceptions go to a target, the target, how deep the stack is
+    there, and whether the place is pushed.
+    """
     out = bytearray()
-    for entry in entries:
+    for begin, end, target, depth, lasti in entries:
         start = len(out)
-        for number in (entry.start, entry.end - entry.start, entry.target, entry.depth << 1 | entry.lasti):
+        for number in (begin, end - begin, target, depth << 1 | lasti):
             shift = 24
             while shift and not number >> shift:
                 shift -= 6

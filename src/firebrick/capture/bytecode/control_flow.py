@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
 from firebrick.capture.bytecode.instructions import ByCode, Instruction, decode, slot_names
-from firebrick.capture.bytecode.opcodes import PAIRS, Operand
+from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType
 
 VALUE, NULL, EITHER, PREVIOUS, PLACE = "v", "n", "e", "p", "l"
@@ -128,11 +128,7 @@ class Flow:
         if kind is not Operand.LOCAL and kind is not Operand.LOCAL_PAIR:
             return State(_after(i, state.stack, jump=False), state.bound, state.maybe)
         stack, bound, maybe = state.stack, state.bound, state.maybe
-        if kind is Operand.LOCAL:
-            accesses = [(i.opname, i.argval)]
-        else:
-            accesses = list(zip(PAIRS[i.opname], i.argval, strict=True))
-        for op, name in accesses:
+        for op, name in i.parts:
             bit = self.slots[name]
             if op == "DELETE_FAST":
                 bound, maybe = bound & ~bit, maybe & ~bit
@@ -182,19 +178,24 @@ flow = ByCode(Flow)
 """Flow of a code object; made once."""
 
 
-def _states(code: CodeType) -> dict[int, State]:
-    graph = flow(code)
-    states_by_index: dict[int, State] = {0: graph.entry()}
-    work = [0]
+def spread(known: dict[int, State], start: int, step: Callable[[int, State], Iterable[tuple[int, State]]]) -> None:
+    """Add what is known at all places that are reached from one; `step` gives those behind a place."""
+    work = [start]
     while work:
         index = work.pop()
-        for after, state in graph.step(index, states_by_index[index]):
-            old = states_by_index.get(after)
-            new = state if old is None else old.merge(state)
-            if new != old:
-                states_by_index[after] = new
+        for after, new in step(index, known[index]):
+            old = known.get(after)
+            merged = new if old is None else old.merge(new)
+            if merged != old:
+                known[after] = merged
                 work.append(after)
-    return states_by_index
+
+
+def _states(code: CodeType) -> dict[int, State]:
+    graph = flow(code)
+    known = {0: graph.entry()}
+    spread(known, 0, graph.step)
+    return known
 
 
 states = ByCode(_states)

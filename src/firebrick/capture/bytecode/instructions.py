@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dis
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from firebrick.capture.bytecode.code_tables import Position, read_exceptions
 from firebrick.capture.bytecode.cpython import CACHES, COMPARE_SHIFT
-from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS, BY_NUMBER, COMPARE_SYMBOLS, Opcode, Operand
+from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS, BY_NUMBER, COMPARE_SYMBOLS, PAIRS, Opcode, Operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
+
+    from firebrick.capture.bytecode.code_tables import Position
 
 T = TypeVar("T")
 
@@ -44,6 +46,13 @@ class Instruction:
     row: Opcode
     position: Position
     handler: ExceptionEntry | None
+
+    @property
+    def parts(self) -> list[tuple[str, Any]]:
+        """It, or the two instructions on one slot that it stands for, with their operands."""
+        if self.row.operand is not Operand.LOCAL_PAIR:
+            return [(self.opname, self.argval)]
+        return list(zip(PAIRS[self.opname], self.argval, strict=True))
 
     @property
     def line(self) -> int:
@@ -123,10 +132,11 @@ def _decode(code: CodeType) -> tuple[Instruction, ...]:
     for instruction in instructions:
         if instruction.is_jump:
             instruction.argval = at_offset[instruction.argval]
-    for start, end, target, depth, lasti in read_exceptions(code.co_exceptiontable):
-        entry = ExceptionEntry(at_offset[target], depth, lasti)
-        last = at_offset.get(end, len(instructions))
-        for instruction in instructions[at_offset[start] : last]:
+    table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    for start, end, target, depth, lasti in table:  # offsets are those of bytes
+        entry = ExceptionEntry(at_offset[target >> 1], depth, lasti)
+        last = at_offset.get(end >> 1, len(instructions))
+        for instruction in instructions[at_offset[start >> 1] : last]:
             instruction.handler = entry
     return tuple(instructions)
 

@@ -14,20 +14,13 @@ if TYPE_CHECKING:
 
 def _uses(i: Instruction, slots: dict[str, int]) -> tuple[int, int]:
     """Slots that an instruction reads, and those that it writes without reading."""
-    kind, op = i.row.operand, i.opname
-    if kind is Operand.LOCAL:
-        bit = slots[i.argval]
-        return (0, bit) if op == "STORE_FAST" else (bit, 0)
-    if kind is Operand.CELL:
-        return slots[i.argval], 0
-    if kind is not Operand.LOCAL_PAIR:
-        return 0, 0
-    first, second = (slots[name] for name in i.argval)
-    if op == "LOAD_FAST_LOAD_FAST":
-        return first | second, 0
-    if op == "STORE_FAST_LOAD_FAST":
-        return second & ~first, first
-    return 0, first | second
+    read = written = 0
+    for op, name in i.parts if i.row.operand in (Operand.LOCAL, Operand.LOCAL_PAIR, Operand.CELL) else ():
+        if op == "STORE_FAST":
+            written |= slots[name]
+        else:
+            read |= slots[name] & ~written
+    return read, written
 
 
 def _live(code: CodeType) -> list[int]:

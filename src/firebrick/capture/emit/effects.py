@@ -109,29 +109,17 @@ class Effects:
             emitter.load(value)
             emitter.pop()
         stores = [value.replay(emitter) for value in self._changed.values()]
+
+        def later(function: Any, *args: Any, given: Sequence[Value], keywords: Sequence[str] = ()) -> None:
+            temps = [emitter.load_to_temp(value) for value in given]
+            stores.append(partial(emitter.run_call, function, *args, temps=temps, keywords=keywords))
+
         for (_, name), (variables, value) in self.assigned.items():
-            store: Any = setattr if isinstance(variables, type) else operator.setitem
-            stores.append(partial(emitter.run_call, store, variables, name, temps=[emitter.load_to_temp(value)]))
+            later(setattr if isinstance(variables, type) else operator.setitem, variables, name, given=[value])
         for variable, value in self._context.values():
-            stores.append(_call_store(emitter, ContextVar.set, emitter.load_to_temp([variable, value]), {}))
+            later(ContextVar.set, given=[variable, value])
         for function, args, kwargs in self._calls:
-            stores.append(_call_store(emitter, function, emitter.load_to_temp(list(args)), kwargs))
+            later(function, given=[*args, *kwargs.values()], keywords=tuple(kwargs))
         for mode in modes:
-            stores.append(_call_store(emitter, torch.overrides._push_mode, emitter.load_to_temp([mode]), {}))
+            later(torch.overrides._push_mode, given=[mode])
         return stores
-
-
-def _call_store(emitter: ValueEmitter, function: Any, temp: str, kwargs: dict[str, Value]) -> Callable[[], None]:
-    named = {name: emitter.load_to_temp(value) for name, value in kwargs.items()}
-
-    def store() -> None:
-        emitter.load_callable(function)
-        emitter.load_fast(temp)
-        for name, item in named.items():
-            emitter.load_const(name)
-            emitter.load_fast(item)
-        emitter.build_map(len(named))
-        emitter.call_unpacked(has_kwargs=True)
-        emitter.pop()
-
-    return store

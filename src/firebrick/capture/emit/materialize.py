@@ -111,9 +111,11 @@ class ValueEmitter(Emitter):
             self.load_fast(temp)
         self.call(len(args) + len(temps) - len(keywords), keywords)
 
-    def run_call(self, function: object, *args: object, temps: Sequence[str] = ()) -> None:
+    def run_call(
+        self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
+    ) -> None:
         """Make such a call and drop the result."""
-        self.load_call(function, *args, temps=temps)
+        self.load_call(function, *args, temps=temps, keywords=keywords)
         self.pop()
 
     def load_tuple(self, items: Sequence[Value]) -> None:

@@ -198,10 +198,6 @@ class Emitter(_Instructions):
             self.emit("PRECALL", count)
         self.emit("CALL", count)
 
-    def call_unpacked(self, *, has_kwargs: bool) -> None:
-        """callable, tuple of arguments, dict if `has_kwargs` -> result."""
-        self.emit("CALL_FUNCTION_EX", int(has_kwargs))
-
     def make_function(self, code: CodeType, attributes: int = 0) -> None:
         """Attributes -> function; bits of `attributes`: defaults, kwdefaults, annotations, closure, in this order."""
         self.load_const(code)

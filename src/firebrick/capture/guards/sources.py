@@ -68,7 +68,8 @@ class Source:
 
     def steps(self) -> tuple[Step, ...]:
         """How bytecode loads the value."""
-        return self._steps()
+        base = getattr(self, "base", None)
+        return self._last_steps() if base is None else (*base.steps(), *self._last_steps())
 
     def _last_steps(self) -> tuple[Step, ...]:
         return (("attr", self.name) if self.applied is None else ("apply", self.applied),)  # type: ignore[attr-defined]
@@ -86,12 +87,9 @@ class Source:
         return self._follow(self.base.evaluate(frame))
 
     def _follow(self, value: Any) -> Any:
-        assert self.applied is not None
-        return self.applied(value)
-
-    def _steps(self) -> tuple[Step, ...]:
-        assert self.base is not None
-        return (*self.base.steps(), *self._last_steps())
+        for kind, what in self._last_steps():
+            value = getattr(value, what) if kind == "attr" else value[what] if kind == "item" else what(value)
+        return value
 
     def root(self) -> Source:
         """The source at the start of the chain of bases."""
@@ -174,7 +172,7 @@ class Local(Source):
     def _evaluate(self, frame: Frame) -> Any:
         return frame.locals[self.name]
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         return (("fast", self.name),)
 
 
@@ -192,7 +190,7 @@ class Cell(Source):
         except (TypeError, ValueError):
             raise LookupError(f"the cell of {self.name} is empty") from None
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         return (("cell", self.name),)
 
 
@@ -210,7 +208,7 @@ class Global(Source):
         variables = frame.globals if self.namespace is None else self.namespace.variables
         return variables[self.name]
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         if self.namespace is None:
             return (("global", self.name),)
         return ("const", self.namespace.variables), ("item", self.name)
@@ -228,7 +226,7 @@ class Variables(Source):
     def _evaluate(self, frame: Frame) -> Any:
         return frame.globals if self.namespace is None else self.namespace.variables
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         if self.namespace is None:
             raise NotImplementedError("guards alone look at a frame's globals as a whole")
         return (("const", self.namespace.variables),)
@@ -247,7 +245,7 @@ class Builtin(Source):
             raise LookupError(f"a global hides the builtin {self.name}")
         return frame.builtins[self.name]
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         return (("global", self.name),)
 
 
@@ -266,7 +264,7 @@ class Const(Source):
     def _evaluate(self, frame: Frame) -> Any:
         return self.value
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _last_steps(self) -> tuple[Step, ...]:
         return (("const", self.value),)
 
 
@@ -279,9 +277,6 @@ class Attr(Source):
 
     base: Source
     name: str
-
-    def _follow(self, value: Any) -> Any:
-        return getattr(value, self.name)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -334,9 +329,6 @@ class Item(Source):
 
     def __str__(self) -> str:
         return f"{self.base}[{shown_key(self.key)}]"
-
-    def _follow(self, value: Any) -> Any:
-        return value[self.key]
 
     def _last_steps(self) -> tuple[Step, ...]:
         return (("item", self.key),)

@@ -19,7 +19,7 @@ from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue, of_list
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup, converted, overriding
+from firebrick.capture.values.object import CACHED, MISSING, ObjectValue, class_lookup, converted, overriding
 from firebrick.capture.values.scalar import is_open, of_python, read, shown, text_of
 from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
@@ -162,7 +162,7 @@ class Operations:
                 return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
             assert isinstance(value, FunctionValue)
             return self.inline(value, args, kwargs)
-        if isinstance(obj, _CACHED):
+        if isinstance(obj, CACHED):
             if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
                 return self.fold(obj, args, kwargs)  # what is cached may be asked for now
             before = self.tracer.effects.count
@@ -366,6 +366,3 @@ class Operations:
                 words = repr(base(*parts)).replace(base.__name__, value.cls.__name__, 1)
             return ConstantValue(format(words, spec))
         raise Break("unsupported-operation", f"text of {value.describe()}")
-
-
-_CACHED = type(functools.lru_cache(lambda: None))

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _NAMESPACES: tuple[Any, ...] = (
     torch, torch._C._VariableFunctions, torch._C._nn, torch.nn.functional, torch.special, torch.linalg, torch.fft,
-    torch.functional,
+    torch.functional, vars(torch._C)["_sparse"],
 )  # fmt: skip
 
 _NOT_IN_GRAPH = frozenset(
@@ -74,17 +74,13 @@ _NOT_IN_GRAPH = frozenset(
     for names in (
         "compile save load manual_seed seed initial_seed set_rng_state get_rng_state is_tensor set_default_dtype",
         "set_default_device set_default_tensor_type set_num_threads set_printoptions set_num_interop_threads",
-        "use_deterministic_algorithms set_grad_enabled no_grad enable_grad inference_mode autocast",
-        "set_autocast_enabled set_flush_denormal from_numpy frombuffer get_num_threads is_storage typename vmap cond",
-        "while_loop set_warn_always import_ir_module set_float32_matmul_precision get_float32_matmul_precision",
-        "from_dlpack to_dlpack fork wait handle_torch_function has_torch_function has_torch_function_unary",
-        "has_torch_function_variadic assert_int_or_pair boolean_dispatch wraps import_module lru_cache overload cast",
-        "get_default_dtype get_default_device is_grad_enabled is_inference_mode_enabled get_device_module",
-        "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled is_warn_always_enabled",
-        "_assert is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_cpu_dtype",
-        "get_autocast_gpu_dtype is_autocast_cache_enabled get_deterministic_debug_mode sym_int sym_float sym_max",
-        "sym_min sym_not sym_sum sym_sqrt sym_ite sym_fresh_size classproperty get_file_path",
-        "prepare_multiprocessing_environment set_deterministic_debug_mode eval unravel_index",
+        "use_deterministic_algorithms set_autocast_enabled set_flush_denormal from_numpy frombuffer is_storage",
+        "typename vmap cond while_loop set_warn_always import_ir_module set_float32_matmul_precision from_dlpack",
+        "to_dlpack fork wait has_torch_function has_torch_function_unary has_torch_function_variadic",
+        "assert_int_or_pair overload boolean_dispatch get_device_module _assert is_autocast_cpu_enabled",
+        "get_autocast_cpu_dtype get_autocast_gpu_dtype get_deterministic_debug_mode sym_int sym_float sym_max sym_min",
+        "sym_not sym_sum sym_sqrt sym_ite sym_fresh_size classproperty get_file_path unravel_index",
+        "prepare_multiprocessing_environment set_deterministic_debug_mode",
     )
     for name in names.split()
 )

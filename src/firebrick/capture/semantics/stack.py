@@ -58,7 +58,7 @@ def _store(interp: Interpreter, name: str, value: Value) -> None:
 
 @executes(*PAIRS)
 def _pair(interp: Interpreter, at: Instruction) -> None:
-    for op, name in zip(PAIRS[at.opname], at.argval, strict=True):
+    for op, name in at.parts:
         if op == "LOAD_FAST":
             interp.push(_local(interp, name))
         else:

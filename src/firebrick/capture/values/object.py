@@ -47,9 +47,9 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
     return MISSING, None
 
 
-_CACHED = type(functools.lru_cache(lambda: None))
+CACHED = type(functools.lru_cache(lambda: None))
 _FIELD = type(vars(namedtuple("_One", "field"))["field"])
-_ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, _CACHED)
+_ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, CACHED)
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
     "rshift",
@@ -94,7 +94,7 @@ def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: st
         if isinstance(instance, ObjectValue):
             instance.store(interp, name, value)
         return value
-    if isinstance(found, (*BUILTIN_METHODS, _CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
+    if isinstance(found, (*BUILTIN_METHODS, CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
         return BoundMethodValue(CallableValue(found), instance)
     if isinstance(found, types.BuiltinFunctionType):
         return CallableValue(found)

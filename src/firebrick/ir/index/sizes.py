@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from firebrick.errors import DataDecides, LoweringError, SizesRefused
+from firebrick.errors import DataDecides, SizesRefused
 from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
 from firebrick.ir.index.index_text import parse
+from firebrick.ir.index.number import NeedsNumber
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -292,15 +293,15 @@ class Sizes:
         """Make facts of what was assumed.
 
         Raises:
-            LoweringError: an assumption does not hold in this call.
+            NeedsNumber: one does not hold in this call, which is known from here on.
         """
-        for (sign, d), truth in self.assumed.items():
+        for (sign, d), truth in [*self.assumed.items()]:
+            del self.assumed[sign, d]
             d = self.settled(d)
             if self.of_data(d) and not (sign == "==" and truth):  # calls where it does not hold run other code
                 self.nonempty[-d if truth else d + 1 if sign == "<" else d if d.hi + d.lo > 0 else -d] = None
             elif self.ask(sign, d, 0, "exactly") is not truth:
-                raise LoweringError(f"{self.settled(d)} {sign} 0 matters here, and is {not truth} in this call only")
-        self.assumed.clear()
+                raise NeedsNumber(d)
 
     def _decide(self, sign: str, d: Expr, truth: bool | None = None) -> bool:
         if (sign, d) not in self.facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
@@ -128,14 +128,14 @@ def values_of(*roots: Value) -> list[Value]:
     return ordered(roots, lambda _: False)
 
 
-def roots_of(*stores: Store) -> list[Value]:
-    """What stores hold: the values, and the parts of their places that come from data."""
-    return [v for s in stores for v in (s.value, *[b for _, b in s.binds])]
+def roots_of(*items: Any) -> list[Value]:
+    """What stores (and folds of tiles) hold: the values, and the parts of their places that come from data."""
+    return [v for i in items for v in (i.value, *[b for _, b in getattr(i, "binds", ())])]
 
 
-def loads_of(*stores: Store) -> list[Load]:
-    """Every load that stores do, each once."""
-    return [v for v in walk(roots_of(*stores)) if isinstance(v, Load)]
+def loads_of(*items: Any) -> list[Load]:
+    """Every load that stores or folds do, each once."""
+    return [v for v in walk(roots_of(*items)) if isinstance(v, Load)]
 
 
 class Rewriter:

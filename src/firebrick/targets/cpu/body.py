@@ -13,7 +13,7 @@ from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_stateme
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Store
 from firebrick.targets.cpu.accumulators import AccState, add_partial, declare, fold, gather, sums
-from firebrick.targets.cpu.casts import float_to_half, half_to_float
+from firebrick.targets.cpu.casts import half
 from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
 from firebrick.targets.cpu.lane_values import Values
 from firebrick.targets.cpu.tree_facts import folding_loop, folds, price, transposed, weight, widest
@@ -182,8 +182,9 @@ class Body:
         if dtype not in ("bf16", "f16"):
             out.line(f"{place} = {out.op_text(function, dtype, [place, text.code], False)};")
             return
-        old, new = half_to_float(out, dtype, place), half_to_float(out, dtype, text.code)
-        out.line(f"{place} = {float_to_half(out, dtype, out.op_text(function, 'f32', [old, new], False))};")
+        sides = [half(out, f"fb_from_{dtype}", Text(code, False)) for code in (place, text.code)]
+        result = Text(out.op_text(function, "f32", sides, False), False)
+        out.line(f"{place} = {half(out, f'fb_to_{dtype}', result)};")
 
     # ------------------------------------------------------------ accumulators
 

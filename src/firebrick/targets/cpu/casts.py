@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import SCALAR
-from firebrick.targets.cpu.unit_writer import Text
 from firebrick.targets.cpu.vector_math import AVX512, HALF_HARDWARE
 
 if TYPE_CHECKING:
-    from firebrick.targets.cpu.unit_writer import Writer
+    from firebrick.targets.cpu.unit_writer import Text, Writer
 
 _HALVES = ("bf16", "f16")
 
@@ -20,25 +19,15 @@ def cast(out: Writer, text: Text, old: str, new: str) -> Text:
     if old == new:
         return text
     if old in _HALVES:
-        text = out.name("f32", _half(out, f"fb_from_{old}", text), text.varying)
+        text = out.name("f32", half(out, f"fb_from_{old}", text), text.varying)
         old = "f32"
         if new == "f32":
             return text
     if new in _HALVES:
         if old != "f32":
             text = out.name("f32", _convert(out, old, "f32", text), text.varying)
-        return out.name(new, _half(out, f"fb_to_{new}", text), text.varying)
+        return out.name(new, half(out, f"fb_to_{new}", text), text.varying)
     return out.name(new, _convert(out, old, new, text), text.varying)
-
-
-def half_to_float(out: Writer, dtype: str, code: str) -> str:
-    """A 16-bit number as f32."""
-    return _half(out, f"fb_from_{dtype}", Text(code, False))
-
-
-def float_to_half(out: Writer, dtype: str, code: str) -> str:
-    """An f32 as a 16-bit number."""
-    return _half(out, f"fb_to_{dtype}", Text(code, False))
 
 
 def _convert(out: Writer, old: str, new: str, text: Text) -> str:
@@ -61,7 +50,7 @@ def _convert(out: Writer, old: str, new: str, text: Text) -> str:
     return f"__builtin_convertvector({text.code}, {target})"
 
 
-def _half(out: Writer, name: str, text: Text) -> str:
+def half(out: Writer, name: str, text: Text) -> str:
     """A conversion from or to a 16-bit floating-point type."""
     unit = out.unit
     if not text.varying:

@@ -9,7 +9,7 @@ from firebrick.ir.index.expr import total, var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
-from firebrick.ir.loops.values import ordered, roots_of
+from firebrick.ir.loops.values import roots_of, values_of
 from firebrick.targets.cuda.planner import plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.terms import Terms
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.loops.program import Value
     from firebrick.targets.cuda.facts import CardFacts
 
 
@@ -60,7 +59,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     results: set[str] = set()
     for item in items_of(body):
         results |= {getattr(item, field, "") for field in ("name", "best", "total")}
-        for v in values_of(item):
+        for v in values_of(*roots_of(item)):
             if isinstance(v, Load) and v.buffer not in results:
                 dtypes.setdefault(v.buffer, v.dtype)
         if isinstance(item, Store):
@@ -82,25 +81,18 @@ def items_of(body: Body) -> Iterator[Fold | Online | Store]:
             yield from phase.items
 
 
-def values_of(item: Fold | Online | Store) -> list[Value]:
-    """All values of a fold or a store."""
-    return ordered(roots_of(item) if isinstance(item, Store) else [item.value], lambda _: False)
-
-
 def _symbols(body: Body) -> list[Var]:
     """Symbolic sizes: variables that are no dimension, no loop and not bound to data."""
+    places = [d.size for part in body.parts for d in (*part.grid, *part.inner)]
     own = {v for part in body.parts for v in _inner_vars(part)}
-    indices = [d.size for part in body.parts for d in (*part.grid, *part.inner)]
     for item in items_of(body):
-        for v in [*values_of(item), item]:
-            if isinstance(v, Load | Store):
-                own.update(x for x, _ in v.binds)
-                indices.append(v.index)
-            elif isinstance(v, Index):
-                indices.append(v.expr)
-            elif isinstance(v, Reduce):
-                indices += [a.size for a in v.axes]
-    symbols = dict.fromkeys(v for e in indices for v in sorted(e.vars(), key=lambda v: v.name))
+        values = values_of(*roots_of(item))
+        places += [
+            v.expr if isinstance(v, Index) else v.index for v in (*values, item) if isinstance(v, Load | Index | Store)
+        ]
+        places += [a.size for v in values if isinstance(v, Reduce) for a in v.axes]
+        own.update(x for v in (*values, item) if isinstance(v, Load | Store) for x, _ in v.binds)
+    symbols = dict.fromkeys(v for e in places for v in sorted(e.vars(), key=lambda v: v.name))
     return [v for v in symbols if v not in own]
 
 
@@ -112,10 +104,8 @@ def renamed(body: Body, names: Mapping[str, str], table: Mapping[Var, Expr], val
         for v in _inner_vars(part) if table else ():
             subs.setdefault(v, var(v.name, v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None))
         terms = Terms(subs, values, names)
-        grid, inner = (
-            tuple([replace(d, var=terms.index(d.var), size=terms.index(d.size)) for d in dims])
-            for dims in (part.grid, part.inner)
-        )
+        i: Any = terms.index
+        grid, inner = (tuple([replace(d, var=i(d.var), size=i(d.size)) for d in ds]) for ds in (part.grid, part.inner))
         phases = tuple([Phase(p.dim, tuple([_item(i, terms) for i in p.items])) for p in part.phases])
         parts.append(Part(grid, inner, phases))
     return Body(tuple(parts), body.warps, body.wide)
@@ -130,6 +120,6 @@ def _item(i: Fold | Online | Store, terms: Terms) -> Fold | Online | Store:
 
 
 def _inner_vars(part: Part) -> list[Var]:
-    values = (v for phase in part.phases for item in phase.items for v in values_of(item))
+    values = (v for phase in part.phases for v in values_of(*roots_of(*phase.items)))
     loops = [a.var for v in values if isinstance(v, Reduce) for a in v.axes]
     return [*(d.var for d in (*part.grid, *part.inner)), *loops]

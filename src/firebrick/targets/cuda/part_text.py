@@ -19,7 +19,7 @@ from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
 from firebrick.ir.loops.scalar_ops import reduction_identity
-from firebrick.ir.loops.values import Table, children_of, ordered
+from firebrick.ir.loops.values import Table, children_of, loads_of, ordered, roots_of, values_of
 from firebrick.targets.cuda.scopes import INDENT, Scope, Scopes, Term, joined
 from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase, position_of
 from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, TYPES, cast_text
@@ -73,10 +73,10 @@ class PartWriter(Scopes):
             self.blocks[d.var.name] = d.block
             if d.kind == WHOLE:
                 self._along(d, "")
-        roots = [r for p in self.part.phases for r in _roots(p)]
-        self.uses.update([*roots, *(c for v in ordered(roots, lambda _: False) for c in children_of(v))])
+        roots = [r for p in self.part.phases for r in roots_of(*p.items)]
+        self.uses.update(roots + [c for v in values_of(*roots) for c in children_of(v)])
         for k, phase in enumerate(self.part.phases):
-            self.again = {(v.buffer, v.index) for p in self.part.phases[k + 1 :] for v in _loads(p)}
+            self.again = {(v.buffer, v.index) for p in self.part.phases[k + 1 :] for v in loads_of(*p.items)}
             self._phase(phase)
         while len(self.scopes) > 1:
             self.close()
@@ -328,16 +328,14 @@ class PartWriter(Scopes):
                 stores.append(self._store(item, along))
             elif along is not None:
                 ends += self._online(item, along) if isinstance(item, Online) else self._fold(item, along)
-        read = {v.buffer for other in self.part.phases if other is not phase for v in _loads(other)}
+        read = {v.buffer for other in self.part.phases if other is not phase for v in loads_of(*other.items)}
         if any(isinstance(item, Store) and item.buffer in read for item in phase.items):
             self.line("tl.debug_barrier()  # other warps still read what is overwritten")
-        for line in stores:
-            self.line(line)
+        self.scopes[-1].lines += stores
         if walked is not None:
             self.close()
             self.inside.pop(walked.var.name, None)
-        for line in ends:
-            self.line(line)
+        self.scopes[-1].lines += ends
 
     def _store(self, s: Store, along: Dim | None) -> str:
         place = self._place(s, ())
@@ -455,7 +453,7 @@ class PartWriter(Scopes):
     @staticmethod
     def _neighbours(value: Value, along: Dim) -> int:
         """Elements that one thread reads together: it folds them before it looks at those that it had."""
-        loads = [v for v in ordered([value], lambda _: False) if isinstance(v, Load) and along.var in v.index.vars()]
+        loads = [v for v in values_of(value) if isinstance(v, Load) and along.var in v.index.vars()]
         if not loads or any(v.binds or v.index.coeff(along.var) is not ONE for v in loads):
             return 1
         return min(8, along.block, 16 // min(DTYPES[v.dtype].nbytes for v in loads))
@@ -487,8 +485,7 @@ class PartWriter(Scopes):
             two = FOLDS[v.name].two
             self.line(f"{acc} = " + two.format(a=acc, b=body.text if "(" in two else body.operand))
         # What the loop starts from stands before it.
-        for line in begin:
-            self.scopes[depth - 1].lines.append(line)
+        self.scopes[depth - 1].lines += begin
         while len(self.scopes) > depth:
             self.close()
         term = Term(f"{acc}_at.to(tl.int64)" if places else acc, body.dims, depth - 1)
@@ -535,13 +532,6 @@ def _number(v: Const) -> str:
     return repr(value)
 
 
-def _roots(phase: Phase) -> list[Value]:
-    out: list[Value] = []
-    for item in phase.items:
-        out += [item.value, *(b for _, b in item.binds)] if isinstance(item, Store) else [item.value]
-    return out
-
-
 def _inverse(v: Op) -> Const | None:
     """The number by which eager's kernels multiply where a number divides, also in means and hardswish; pooling, and a
     tensor of one number, divide, from which this is off by a last bit."""
@@ -557,7 +547,7 @@ def _shares(part: Part) -> dict[str, Value]:
     16 bits. There 2 to the power of a product is exact enough: it is off by as much as the product was rounded, which
     is 1e-6 for exp(-20), and less in a sum."""
     inner, items = {d.var for d in part.inner}, [i for p in part.phases for i in p.items]
-    moved: list[Value] = [v for p in part.phases for v in _loads(p) if not inner.isdisjoint(v.index.vars())]
+    moved: list[Value] = [v for p in part.phases for v in loads_of(*p.items) if not inner.isdisjoint(v.index.vars())]
     moved += [i.value for i in items if isinstance(i, Store) and not inner.isdisjoint(i.index.vars())]
     tops = {i.name for i in items if isinstance(i, Fold) and i.reduction == "max"}
     out: dict[str, Value] = {}
@@ -568,7 +558,3 @@ def _shares(part: Part) -> dict[str, Value]:
             case Fold(name, "sum", Op("f32", "exp", (Op(_, "sub", (_, Load(_, top))),)) as value) if top in tops:
                 out[name] = value
     return out
-
-
-def _loads(phase: Phase) -> list[Load]:
-    return [v for v in ordered(_roots(phase), lambda _: False) if isinstance(v, Load)]

@@ -20,7 +20,7 @@ from firebrick.ir.kernels.groups import Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store
-from firebrick.ir.loops.values import Table, children_of, hint, loads_of, ordered, roots_of, walk
+from firebrick.ir.loops.values import Table, children_of, hint, loads_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of, position_of
@@ -342,8 +342,7 @@ class _Rows:
 
     def _reductions(self) -> list[Reduce]:
         """Reductions over inner dimensions, those that others are made of first."""
-        roots = [r for s in self.stores for r in roots_of(s)]
-        return [v for v in ordered(roots, lambda _: False) if isinstance(v, Reduce) and v not in self.serial]
+        return [v for v in values_of(*roots_of(*self.stores)) if isinstance(v, Reduce) and v not in self.serial]
 
     def _domains(self) -> list[Domain]:
         folded = [frozenset(a.var for a in r.axes) for r in self.folds]
@@ -415,7 +414,7 @@ class _Rows:
         """How many folds, one after another, a value waits for; `beside`: folds that are done with another one."""
         levels: dict[Value, int] = {}
         mine = set(self.folds)
-        for v in ordered([r for s in self.stores for r in roots_of(s)], lambda _: False):
+        for v in values_of(*roots_of(*self.stores)):
             with_it = beside.get(v)  # type: ignore[arg-type]
             below = max((levels[c] for c in children_of(v)), default=0)
             levels[v] = levels[with_it] if with_it is not None else below + (v in mine)
@@ -453,7 +452,7 @@ def _is_wide(parts: Sequence[tuple[Part, int]]) -> bool:
     """Whether an index, or a number of an iteration, may not fit 32 bits."""
     for part, _ in parts:
         items = [i for p in part.phases for i in p.items]
-        values = walk([r for i in items for r in (roots_of(i) if isinstance(i, Store) else [i.value])])
+        values = walk(roots_of(*items))
         indices = [i.index for i in items if isinstance(i, Store)]
         indices += [v.index if isinstance(v, Load) else v.expr for v in values if isinstance(v, Load | Index)]
         ends = [(d.size + d.block).hi for d in (*part.grid, *part.inner)]

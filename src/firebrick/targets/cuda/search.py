@@ -19,8 +19,9 @@ from firebrick.ir.kernels.step_buffers import names_in
 from firebrick.ir.loops.constructors import op
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
+from firebrick.ir.loops.values import loads_of
 from firebrick.targets.cuda.beside import touched
-from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed, values_of
+from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed
 from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, in_turn, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body
 
@@ -92,7 +93,10 @@ class Search:
         kernel = self.kernels[step.kernel] if isinstance(step, Launch) else None
         if kernel is None or step.sizes or not isinstance(kernel.body, Body):
             return False
-        read, pairs = {v.buffer for v in _loads(kernel.body)}, list(zip(step.args, kernel.params, strict=True))
+        read, pairs = (
+            {v.buffer for v in loads_of(*items_of(kernel.body))},
+            list(zip(step.args, kernel.params, strict=True)),
+        )
         own = {b.name for b in self.buffers.values() if b.kind in ("temp", "output")} - {*mm.buffers}
         return not any(p.number or (p.written and (a not in own or p.name in read)) for a, p in pairs)
 
@@ -148,13 +152,9 @@ class Search:
         return Schedule(LoopProgram("form", mine, (), inputs, consts, outs), used, tuple(steps), places, 0, ())
 
 
-def _loads(body: Body) -> list[Load]:
-    return [v for item in items_of(body) for v in values_of(item) if isinstance(v, Load)]
-
-
 def _epilogue(mm: Matmul, tile: Tile, body: Body) -> list[Store] | None:
     """The stores of a kernel that reads each result once, in a tile's terms; None where they have no such form."""
-    part, reads = body.parts[0], {v for v in _loads(body) if v.buffer == mm.out}
+    part, reads = body.parts[0], {v for v in loads_of(*items_of(body)) if v.buffer == mm.out}
     if len(body.parts) > 1 or part.inner or len(reads) != 1:
         return None
     (read,) = reads
@@ -191,7 +191,7 @@ def _in_parts(subject: Subject, tile: Tile, body: Body | None, device: str, card
         work = Work((Statement(frozenset(), Store(mm.out, x, element(x))),), (x,), {x: count})
         yield plan_group(work, card).launches[0]
     if body is not None:
-        reads: list[Any] = [] if subject.kept else [v for v in _loads(body) if v.buffer == mm.out]
+        reads: list[Any] = [] if subject.kept else [v for v in loads_of(*items_of(body)) if v.buffer == mm.out]
         yield canonical(renamed(body, {}, {}, {v: element(v.index) for v in reads}))
 
 

@@ -15,7 +15,7 @@ from firebrick.ir.index.expr import ZERO, const, minimum, product, total, var
 from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
 from firebrick.ir.loops.constructors import index_value
 from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store, contiguous_strides
-from firebrick.ir.loops.values import children_of, ordered, roots_of, walk
+from firebrick.ir.loops.values import children_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.planner import fold_shape, serial_folds
 from firebrick.targets.cuda.terms import Terms
@@ -89,12 +89,10 @@ class _Split:
 
     def launches(self) -> tuple[list[list[Work]], tuple[Scratchpad, ...]]:
         """Work of each launch, side by side, and the temporaries between them."""
-        folds = []
-        for v in ordered([r for s in self.work.statements for r in roots_of(s.store)], lambda _: False):
-            own = isinstance(v, Reduce)
-            self.levels[v] = max((self.levels[c] for c in children_of(v)), default=0) + own
-            if isinstance(v, Reduce):
-                folds.append(v)
+        values = values_of(*roots_of(*(s.store for s in self.work.statements)))
+        for v in values:
+            self.levels[v] = max((self.levels[c] for c in children_of(v)), default=0) + isinstance(v, Reduce)
+        folds = [v for v in values if isinstance(v, Reduce)]
         top = max(self.levels[r] for r in folds)
         out: list[list[Work]] = []
         for level in range(1, top + 1):
