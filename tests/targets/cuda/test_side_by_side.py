@@ -7,6 +7,7 @@ from interpreted import AVAILABLE
 from firebrick.ir.kernels.schedule import Launch
 
 if AVAILABLE:
+    from groups import CARDS
     from tile_agree import agree, launches, planned, run_interpreted
 
     from firebrick.targets.cuda import beside
