@@ -477,3 +477,21 @@ class Scaling(type):
 
 def test_metaclasses_from_outside_are_guarded() -> None:
     check_change(outer_scale, lambda: setattr(Scaling, "factor", 5), torch.ones(2))
+
+
+class Untold:
+    pass
+
+
+def not_told_yet(x: Any) -> Any:
+    class Local(Untold):
+        scale = 2
+
+    return x * Local.scale
+
+
+def test_bases_that_begin_to_be_told_are_seen() -> None:
+    def told(cls: Any) -> None:
+        cls.scale = 5
+
+    check_change(not_told_yet, lambda: setattr(Untold, "__init_subclass__", classmethod(told)), torch.ones(2))

@@ -28,7 +28,7 @@ def _fact(
     """A guard of one source; guards with the same `key` of what is told say the same of it; its payload is `made`."""
 
     def put(self: Guards, source: Source, told: Any) -> None:
-        self._add(kind, source, key(told), Guard(kind, source, made(told)))
+        self.put((kind, source, key(told)), Guard(kind, source, made(told)))
 
     return put
 
@@ -72,9 +72,6 @@ class Guards:
         """Guards of sources."""
         return list(self._guards.values())
 
-    def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
-        self.put((kind, source, key), guard)
-
     def put(self, key: Any, guard: Guard) -> None:
         """Add a guard, unless there is one with its key."""
         self._guards.setdefault(key, guard)
@@ -107,7 +104,7 @@ class Guards:
     def type(self, source: Source, cls: type) -> None:
         """The same class; nothing for objects that the code refers to itself."""
         if not isinstance(source, Const):
-            self._add("TYPE", source, None, id_guard(source, cls, "TYPE"))
+            self.put(("TYPE", source, None), id_guard(source, cls, "TYPE"))
 
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""
@@ -124,7 +121,7 @@ class Guards:
 
     def state(self, kind: str) -> None:
         """A state that few programs ask for stays as it is now."""
-        self._add(kind, Variables(), None, state_guard(kind))
+        self.put((kind, Variables(), None), state_guard(kind))
 
     def fixed(self, source: Source, obj: Any) -> None:
         """The same constant, or the same object, which is then taken as it is."""
@@ -135,7 +132,7 @@ class Guards:
 
     def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
         """A tensor with the same metadata, but for the sizes of some dimensions."""
-        self._add("TENSOR", source, None, tensor_guard(source, tensor, dynamic))
+        self.put(("TENSOR", source, None), tensor_guard(source, tensor, dynamic))
 
     def distinct(self, sources: list[Source]) -> None:
         """Different objects."""
@@ -152,7 +149,7 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+            self.put(("REQUIRES_GRAD", source, None), Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

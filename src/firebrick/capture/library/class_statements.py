@@ -91,20 +91,18 @@ def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     if isinstance(maker, types.BuiltinFunctionType):
         entries.setdefault("__module__", ConstantValue(interp.globals.get("__name__")))
     own = {interp.lookup(winner, method)[1].__module__ for method in ("__new__", "__init__", "__prepare__")}  # type: ignore[union-attr]
-    told = {c.__module__ for base in hosts for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*LIBRARIES}
-    odd = interp.lookup(winner, "mro")[1] is not type or "__classdictcell__" in entries  # which has type parameters
+    every = [c for base in hosts if interp.lookup(base, "__init_subclass__")[1] for c in base.__mro__]  # guards it
+    told = {c.__module__ for c in every if "__init_subclass__" in vars(c)} - {*LIBRARIES}
+    odd = interp.lookup(winner, "mro")[1] is not type or not {*map(type, entries)} <= {str}
+    odd = odd or "__classdictcell__" in entries  # which has type parameters
     odd = odd or (issubclass(winner, enum.EnumMeta) and not own <= {*LIBRARIES})
     if odd or (told and maker not in (type.__new__, abc.ABCMeta.__new__)):
-        raise Break(
-            "unsupported-instruction", f"{winner.__name__} makes class {name.as_constant()}, and calls its hooks"
-        )
+        raise Break("unsupported-instruction", f"{winner.__name__} itself follows class {name.as_constant()}")
     made = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
     options = {} if told else {key: stand_in(interp, option) for key, option in kwargs.items()}
-    recipe = (maker, winner, name.as_constant(), hosts)
-    host = run(interp, lambda: make_class(*recipe, made, options, bool(told)), [], {})
-    value = NewClassValue(
-        host, [interp.tracer.known(maker), meta, name, bases], entries, {} if told else kwargs, bool(told)
-    )
+    make = partial(make_class, maker, winner, name.as_constant(), hosts, made, options, bool(told))
+    recipe = [interp.tracer.known(maker), meta, name, bases]
+    value = NewClassValue(host := run(interp, make, [], {}), recipe, entries, {} if told else kwargs, bool(told))
     interp.tracer.remember(host, value)
     interp.tracer.graph.new_objects[id(host)] = value
     value.register(interp)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.hook import Wrapped
-from firebrick.capture.values.base import KnownValue, Raised, Value
+from firebrick.capture.values.base import KnownValue, Value
 from firebrick.capture.values.classes import LIBRARIES, ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
@@ -94,27 +94,10 @@ def stand_in(interp: Interpreter, value: Value) -> Any:
             raise Break("unsupported-instruction", f"a class is made that holds {value.describe()}")
         if not hooks and value.is_constant():
             return value.as_constant()
-        refusing: dict[str, Any] = {hook: _refuse for hook in hooks if hook != "__set_name__"}
-        if "__get__" in refusing:
-            refusing["__get__"] = lambda _, instance, owner: _read(interp, value, instance, owner)
-        host = type("_StandIn", (), refusing)()
+        host = type("_StandIn", (), {hook: _refuse for hook in hooks if hook != "__set_name__"})()
     tracer.stand_ins[id(host)] = value
     tracer.remember(host, value)
     return host
-
-
-def _read(interp: Interpreter, value: Value, instance: Any, owner: Any) -> Any:
-    """What a descriptor gives a decorator that reads it from its class."""
-    cls: Any = interp.tracer.graph.new_objects.get(id(owner))
-    if instance is not None or cls is None:
-        _refuse()
-    cls.read = True
-    try:
-        return stand_in(interp, value.call_method(interp, "__get__", [NONE, cls], {}))
-    except Raised as raised:
-        if interp.is_instance(raised.value, AttributeError):
-            raise AttributeError from None
-        raise
 
 
 def _function(value: FunctionValue) -> types.FunctionType:
@@ -176,7 +159,7 @@ def build(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Val
 class NewClassValue(ClassValue):
     """A class that captured code has made, by `recipe`; `steps` are calls with it that have changed it since."""
 
-    __slots__ = ("changes", "entries", "options", "read", "recipe", "steps", "untold", "waiting")
+    __slots__ = ("changes", "entries", "options", "recipe", "steps", "untold", "waiting")
     held = ("recipe", "options", "entries", "changes")
 
     def __init__(
@@ -188,7 +171,6 @@ class NewClassValue(ClassValue):
         self.waiting: list[CellValue] | None = None  # cells that are to hold it, while it is made
         self.steps: list[tuple[Any, Args, Kwargs]] = []
         self.changes: list[Value] = []  # arguments of these
-        self.read = False  # whether a decorator has read its descriptors, and would once more
 
     def identity(self) -> object:
         """This value: the class is another one at each call."""
@@ -231,9 +213,8 @@ class NewClassValue(ClassValue):
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
         """Make it, then change it as it was; cells that hold it are filled behind it."""
-        if self.waiting is not None or self.read:
-            how = "whose descriptors a decorator has read" if self.read else "which holds itself"
-            raise Break("no-reconstruction", f"{self.describe()}, {how}, leaves the captured code")
+        if self.waiting is not None:
+            raise Break("no-reconstruction", f"{self.describe()}, which holds itself, leaves the captured code")
         self.waiting = []
         tables = DictValue.of(self.entries), DictValue.of(self.options)
         emitter.load_call(_MAKE, *self.recipe, *tables, self.untold)

@@ -286,28 +286,13 @@ class ObjectValue(ComparedValue):
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if self._by_descriptor(interp, entry, name, "__set__", value):
+        if _handled(self, interp, entry, name, "__set__", value):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
         if not (self.cls.__dictoffset__ or self.is_local() or isinstance(entry, MEMBERS)):
             _refuse(interp, self.cls, name, lambda blank: object.__setattr__(blank, name, None))
         self.store(interp, name, value)
-
-    def _by_descriptor(self, interp: Interpreter, entry: Any, name: str, method: str, *args: Value) -> bool:
-        """Whether a data descriptor of the class has done what is asked for."""
-        if entry is MISSING or isinstance(entry, MEMBERS) or not _is_data_descriptor(entry):
-            return False
-        if isinstance(entry, property):
-            function, kind = (entry.fset, "setter") if args else (entry.fdel, "deleter")
-            if function is None:
-                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no {kind}")
-            interp.tracer.known(function).call(interp, [self, *args], {})
-        elif isinstance(interp.lookup(type(entry), method)[0], types.FunctionType):
-            interp.tracer.known(entry).call_method(interp, method, [self, *args], {})
-        else:
-            raise Break("unsupported-attribute", f"{name} of {self.describe()} is set or deleted")
-        return True
 
     def store(self, interp: Interpreter, name: str, value: Value) -> None:
         """Write the instance's own attribute."""
@@ -328,7 +313,7 @@ class ObjectValue(ComparedValue):
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if self._by_descriptor(interp, entry, name, "__delete__"):
+        if _handled(self, interp, entry, name, "__delete__"):
             return
         slot = isinstance(entry, MEMBERS)
         own = self.own(interp, name)
@@ -363,7 +348,8 @@ class ObjectValue(ComparedValue):
         if name == "__getitem__" and isinstance(self.storage, DictValue):
             hook, _ = interp.lookup(self.cls, "__missing__")
             if isinstance(hook, types.FunctionType):
-                return RawMethod(partial(_item_or_missing, self, self.storage, interp.tracer.function(hook)))
+                found, missing = self.storage.lookup, interp.tracer.function(hook)
+                return RawMethod(lambda at, args, _: found(at, args[0]) or missing.call(at, [self, args[0]], {}))
         return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -470,6 +456,22 @@ class ObjectValue(ComparedValue):
         return store
 
 
+def _handled(owner: ObjectValue, interp: Interpreter, entry: Any, name: str, method: str, *args: Value) -> bool:
+    """Whether a data descriptor of the class has done what is asked for."""
+    if entry is MISSING or isinstance(entry, MEMBERS) or not _is_data_descriptor(entry):
+        return False
+    if isinstance(entry, property):
+        function, kind = (entry.fset, "setter") if args else (entry.fdel, "deleter")
+        if function is None:
+            interp.raise_new(AttributeError, f"property {name!r} of {owner.cls.__name__!r} object has no {kind}")
+        interp.tracer.known(function).call(interp, [owner, *args], {})
+    elif isinstance(interp.lookup(type(entry), method)[0], types.FunctionType):
+        interp.tracer.known(entry).call_method(interp, method, [owner, *args], {})
+    else:
+        raise Break("unsupported-attribute", f"{name} of {owner.describe()} is set or deleted")
+    return True
+
+
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     """Whether a special method is the class's own, and not that of the container's part."""
     entry, _ = interp.lookup(value.cls, name)
@@ -544,13 +546,6 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
         with interp.raising(AttributeError):
             use(object.__new__(cls))
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
-
-
-def _item_or_missing(
-    owner: Value, storage: DictValue, hook: Value, interp: Interpreter, args: Args, kwargs: Kwargs
-) -> Value:
-    item = storage.lookup(interp, args[0])
-    return hook.call(interp, [owner, args[0]], {}) if item is None else item
 
 
 class InstanceDictValue(BuiltinValue):
