@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +15,9 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
-from firebrick.fakes.node_values import attribute_of, tensors_in
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
-from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
@@ -46,7 +46,7 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
-    captured = (attribute_of(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr")
+    captured = (attrgetter(str(n.target))(gm) for n in gm.graph.nodes if n.op == "get_attr")
     tensors += [t for t in captured if isinstance(t, torch.Tensor)]
     if any(n.op == "call_module" for n in gm.graph.nodes):
         tensors += list(gm.parameters())
@@ -174,7 +174,7 @@ class Trace:
         return value
 
     def _get_attr(self, node: fx.Node) -> Any:
-        attribute = attribute_of(self.gm, str(node.target))
+        attribute = attrgetter(str(node.target))(self.gm)
         if not isinstance(attribute, torch.Tensor):
             return attribute
         fake = node.meta.get("val")

@@ -19,10 +19,10 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.mutation import functional_of, written_arguments
-from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
 from firebrick.fakes.strides import by_stride
 from firebrick.fakes.view_rules import part_sizes
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _OPERATORS = {
     operator.truediv: "div", operator.floordiv: "floor_divide", operator.mod: "remainder",
@@ -361,3 +361,15 @@ def copy_node(graph: fx.Graph, node: fx.Node, arg: Callable[[fx.Node], fx.Node])
     copied.args, copied.kwargs = args, kwargs
     copied.meta = {**node.meta}
     return copied
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value, in order: in tuples, lists and dicts too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
