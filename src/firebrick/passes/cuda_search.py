@@ -10,6 +10,7 @@ import itertools
 import tempfile
 import time
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ _SUBJECTS, _MEASURING = 3, 30.0
 """Subjects for each process, a minute's work, and seconds of measuring: what is left over is as by default."""
 _IN_TURN, _CALLS, _ROUNDS = 96 << 20, (16, 40), 20
 """Bytes of weights that take turns, twice the largest level 2 cache of today's cards, calls in a graph, its replays."""
+_stream = lru_cache(torch.cuda.Stream)  # one of all measuring on a device: ATen keeps 32 MiB for the matmuls of each
 _ULPS, _EPS = 8.0, {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 """Units in the last place of the largest result by which results may differ, and a unit: sums are in another order."""
 
@@ -97,8 +99,7 @@ def _seconds(load: Callable[..., Any], subject: Any, forms: dict[str, Artifact],
     table, depth, dtype = forms["library"].table, subject.mm.depth, subject.mm.dtype
     rows = dict(zip([*table["inputs"], *table["consts"]], table["slots"], strict=False))
     far = max(_ULPS, depth**0.5 if dtype == "f32" else 0) * _EPS[dtype]
-    runs: dict[str, list[Any]] = {}
-    right: list[torch.Tensor] = []
+    runs, right = dict[str, list[Any]](), list[torch.Tensor]()
 
     def tensors(names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Numbers such that results are about 1; the user's random numbers go on as without them."""
@@ -130,7 +131,7 @@ def seconds_of(runs: Mapping[str, Sequence[Any]], inputs: Sequence[torch.Tensor]
     """Seconds of a call of each program: the least of some rounds, as what else the card does only adds to it."""
     times = dict[str, float]()
     torch.cuda.synchronize(inputs[0].device)
-    with torch.cuda.stream(torch.cuda.Stream(inputs[0].device)):
+    with torch.cuda.stream(_stream(inputs[0].device)):
         for form, every in runs.items():
             graph, calls = torch.cuda.CUDAGraph(), [*every] * -(-_CALLS[0] // len(every))
             for run in every:

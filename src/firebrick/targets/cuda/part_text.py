@@ -131,8 +131,7 @@ class PartWriter(Scopes):
     def _axis(self, name: str) -> int:
         if any(d.var.name == name for d in self.part.inner):
             return self.rank - 1
-        tile = [d.var.name for d in self.part.grid if d.block > 1]
-        return tile.index(name)
+        return [d.var.name for d in self.part.grid if d.block > 1].index(name)
 
     def _shape(self, dims: Iterable[str]) -> str:
         sizes = ["1"] * self.rank
