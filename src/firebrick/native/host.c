@@ -412,6 +412,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_DRAW: return fb_cuda_draw(program, space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
+            if (space->into != NULL && fb_is_given(space->into, step->slots[k])) continue;
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
             if (device->machine->own_memory) return refused(device, space, NULL);

@@ -127,6 +127,7 @@ static int parse_num(Program *program, PyObject *value, Num *out) {
     int reg;
     if (index_below(fb_item(value, 0), program->register_count, &reg) < 0) return -1;
     out->reg = reg;
+    program->varying++;
     return 0;
 }
 
@@ -247,16 +248,17 @@ static int parse_views(Program *program, PyObject *list) {
         const Slot *slot = &program->slots[view->slot];
         view->dtype = dtype == Py_None ? slot->dtype : fb_dtype(text(dtype) == NULL ? "" : text(dtype));
         if (view->dtype == NULL) return -1;
+        const int varying = program->varying;
         if (parse_layout(program, row, 1, &view->sizes, &view->strides) < 0 || parse_num(program, fb_item(row, 3), &view->offset) < 0) return -1;
-        int fixed = view->offset.reg < 0 && (slot->kind != SLOT_ARENA || slot->offset.reg < 0);
+        view->varies = program->varying > varying;
         int whole = view->dtype == slot->dtype && view->offset.reg < 0 && view->offset.value == 0 && view->sizes.count == slot->sizes.count;
         for (int d = 0; d < view->sizes.count; d++) {
-            fixed = fixed && view->sizes.items[d].reg < 0 && view->strides.items[d].reg < 0;
             whole = whole && same_num(view->sizes.items[d], slot->sizes.items[d]) && same_num(view->strides.items[d], slot->strides.items[d]);
         }
         view->retyped = view->dtype != slot->dtype;
         view->whole = whole && slot->kind != SLOT_ARENA;
-        view->lasting = fixed && (slot->kind == SLOT_ARENA || slot->kind == SLOT_CONST || slot->kind == SLOT_DERIVED) && !view->whole;
+        const int lasts = slot->kind == SLOT_CONST || slot->kind == SLOT_DERIVED || (slot->kind == SLOT_ARENA && slot->offset.reg < 0);
+        view->lasting = lasts && !view->varies && !view->whole;
     }
     return 0;
 }
@@ -297,7 +299,10 @@ static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *ar
     if (*tag != 'n' && (value = fb_item(row, 1)) == NULL) return -1;
     switch (*tag) {
     case 'n': arg->kind = ARG_NONE; return 0;
-    case 't': arg->kind = ARG_VIEW; return index_below(value, program->view_count, &arg->view);
+    case 't':
+        arg->kind = ARG_VIEW;
+        if (index_below(value, program->view_count, &arg->view) == 0) program->varying += program->views[arg->view].varies;
+        return PyErr_Occurred() ? -1 : 0;
     case 'i': arg->kind = ARG_INT; return parse_num(program, value, &arg->num);
     case 'l': arg->kind = ARG_LIST; return parse_args(program, value, resolve, &arg->items, &arg->count);
     case 'e': arg->kind = ARG_ENUM; return parse_enum(program, row, resolve, arg);
@@ -348,7 +353,9 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     memcpy(name, op, stem);
     call->name = name;
     call->overload = dot == NULL || strcmp(dot + 1, "default") == 0 ? "" : dot + 1;
+    const int varying = program->varying;
     if (parse_args(program, fb_item(row, 2), resolve, &call->args, &call->count) < 0) return NULL;
+    call->varies = program->varying > varying;
     PyObject *types = fb_item(row, 3);
     if (length(types) != call->count) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: %s has other types than arguments", op);
