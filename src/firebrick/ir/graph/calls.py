@@ -68,22 +68,8 @@ _POINTWISE = _words(
     softplus mish where addcdiv addcmul logical_not bitwise_not eq ne lt le gt ge
     """
 )
-_MUTATING_OPERATORS = frozenset(
-    {
-        operator.iadd,
-        operator.isub,
-        operator.imul,
-        operator.itruediv,
-        operator.ifloordiv,
-        operator.imod,
-        operator.ipow,
-        operator.iand,
-        operator.ior,
-        operator.ixor,
-        operator.imatmul,
-        operator.setitem,
-    }
-)
+_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul setitem"
+_MUTATING_OPERATORS = frozenset(getattr(operator, name) for name in _IN_PLACE.split())
 
 
 @dataclass(frozen=True, slots=True)
