@@ -489,11 +489,8 @@ static PyObject *make_outputs(const Program *program, Space *space) {
         case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
         default: value = Py_NewRef(output->object);
         }
-        if (value == NULL) {
-            Py_CLEAR(outputs);
-        } else {
-            PyTuple_SET_ITEM(outputs, i, value);
-        }
+        if (value == NULL) Py_CLEAR(outputs);
+        else PyTuple_SET_ITEM(outputs, i, value);
     }
     return outputs;
 }
@@ -658,10 +655,7 @@ static int parse_sources(Executable *self, PyObject *sources) {
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
     self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
-    if (self->sources == NULL || self->stamps == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (self->sources == NULL || self->stamps == NULL) return PyErr_NoMemory(), -1;
     for (int i = 0; i < self->source_count; i++) {
         long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));
         if (PyErr_Occurred()) return -1;
