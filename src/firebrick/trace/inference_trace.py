@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -55,16 +56,11 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
 
 def _outputs_require_grad(gm: fx.GraphModule) -> bool:
     """Believe the metadata of the graph's nodes, if capture left any."""
-    for node in gm.graph.nodes:
-        checked = [node] if node.op == "placeholder" else []
-        if node.op == "output":
-            checked = node.all_input_nodes
-        for source in checked:
-            val = source.meta.get("val")
-            if val is None:
-                return True
-            if node.op == "output" and any(v.requires_grad for v in tensors_in(val)):
-                return True
+    inputs, results = gm.graph.find_nodes(op="placeholder"), gm.graph.output_node().all_input_nodes
+    if any(n.meta.get("val") is None for n in (*inputs, *results)):
+        return True
+    if any(v.requires_grad for n in results for v in tensors_in(n.meta["val"])):
+        return True
     return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
 
 
@@ -289,7 +285,7 @@ class Finish:
         self.mutated = self._mutations()
         for position, storage in enumerate(self.mutated.values()):
             self.shown[position] = storage.base
-            self.flat.append(self._own(storage.record, storage, position))
+            self.flat.append(self._own(storage.record, storage.record))
         self.outputs = self._outputs()
 
     def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
@@ -323,27 +319,19 @@ class Finish:
         inputs = [n.name for n in self.trace.gm.graph.nodes if n.op == "placeholder"]
         tensors = {("input", name): t for name, t in zip(inputs, self.trace.example_inputs, strict=False)}
         tensors |= {("const", name): t for name, t in self.tracer.constants.items()}
-        owners: dict[int, int] = {}
-        for tensor in tensors.values():
-            if tensor.layout == torch.strided:
-                pointer = tensor.untyped_storage()._cdata
-                owners[pointer] = owners.get(pointer, 0) + 1
+        owners = Counter(t.untyped_storage()._cdata for t in tensors.values() if t.layout == torch.strided)
         for origin in written:
-            tensor = tensors[origin.kind, origin.name]
-            if owners.get(tensor.untyped_storage()._cdata, 0) > 1:
+            if owners[tensors[origin.kind, origin.name].untyped_storage()._cdata] > 1:
                 raise LoweringError(f"{origin.name} is written and shares memory with another tensor of the graph")
 
-    def _own(self, record: Record, storage: Any, position: int) -> Record:
-        """Copy a record that is another tensor of the caller, or that another output already returns."""
-        if record.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
+    def _own(self, record: Record, root: Record) -> Record:
+        """Copy a record whose root is another tensor of the caller, or that another output already returns."""
+        if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
             return self.tracer.emit(aten.clone.default, record)
         return record
 
     def _outputs(self) -> list[Alias | None]:
-        values = [r for r in self.results if isinstance(r, Value)]
-        counts: dict[int, int] = {}
-        for value in values:
-            counts[id(value.storage)] = counts.get(id(value.storage), 0) + 1
+        counts = Counter(id(r.storage) for r in self.results if isinstance(r, Value))
         outputs: list[Alias | None] = []
         bases: dict[int, int] = {}
         extra: list[Any] = []
@@ -375,7 +363,7 @@ class Finish:
             else:
                 bases[id(storage)] = first_extra + len(extra)
                 self.shown[first_extra + len(extra)] = storage.base
-                extra.append(_whole(self._own(storage.record, storage, 0), storage))
+                extra.append(_whole(self._own(storage.record, storage.record), storage))
                 outputs.append(self._alias("output", bases[id(storage)], result))
                 self.flat.append(None)
         self.flat += extra
@@ -401,9 +389,7 @@ class Finish:
         root = record
         while isinstance(root.op, torch._ops.OpOverload) and root.op.is_view:
             root = root.args[0]
-        if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
-            return self.tracer.emit(aten.clone.default, record)
-        return record
+        return self._own(record, root)
 
 
 def _whole(record: Record, storage: Storage) -> Record:
