@@ -32,7 +32,7 @@ class ValueEmitter(Emitter):
     def __init__(self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]) -> None:
         super().__init__(code, parent)
         self.graph, self.own_cells = graph, own_cells
-        self._temps_of: dict[Any, str] = {}
+        self._temps_of: dict[Any, str] = {}  # by value, or by the source of one that was not looked at
         self.output_temps: dict[int, str] = {}
         self.used_cells: set[str] = set()
         self._made_temps: dict[int, str] = {} if not isinstance(parent, ValueEmitter) else parent._made_temps
