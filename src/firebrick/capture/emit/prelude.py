@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firebrick.capture.guards.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import torch
 
     from firebrick.capture.emit.materialize import ValueEmitter
 
@@ -69,7 +68,7 @@ class Prelude:
         """Emit what keeps the states of random generators; the temporaries that hold them."""
         kept = []
         for generator in self._advanced.values():
-            emitter.load_call(_State, generator)
+            emitter.load_call(_kept, generator)
             kept.append(emitter.store_temp())
         return kept
 
@@ -77,7 +76,7 @@ class Prelude:
     def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
         """Emit what puts the states back that were kept."""
         for temp in kept:
-            emitter.run_call(_State.put_back, temps=[temp])
+            emitter.run_call(partial.__call__, temps=[temp])
 
     def emit(self, emitter: ValueEmitter) -> None:
         """Emit the calls."""
@@ -86,13 +85,8 @@ class Prelude:
             emitter.store_fast(emitter.made_temp(index))
 
 
-class _State:
-    """The state of a random generator, to go back to."""
-
-    def __init__(self, generator: random.Random | torch.Generator) -> None:
-        get, put = ("getstate", "setstate") if isinstance(generator, random.Random) else ("get_state", "set_state")
-        self._set, self._state = getattr(generator, put), getattr(generator, get)()
-
-    def put_back(self) -> None:
-        """Go back to it."""
-        self._set(self._state)
+def _kept(generator: Any) -> Callable[[], None]:
+    """What puts the state of a random generator back to what it is now."""
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())

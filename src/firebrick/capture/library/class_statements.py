@@ -38,15 +38,10 @@ _METAS: set[Any] = {
 }
 """Metaclasses that are given stand-ins."""
 
-handles_all(
-    {
-        function: partial(build, function)
-        for function in (
-            *(property, staticmethod, classmethod, functools.cached_property, dataclasses.field, enum.auto),
-            *(getattr(enum, name) for name in ("member", "nonmember") if hasattr(enum, name)),
-        )
-    }
-)
+handles_each(
+    *(property, staticmethod, classmethod, functools.cached_property, dataclasses.field, enum.auto),
+    *(getattr(enum, name) for name in ("member", "nonmember") if hasattr(enum, name)),
+)(build)
 
 
 @handles(builtins.__build_class__)

@@ -517,11 +517,6 @@ FOLDABLE_MODULES.add(f"{_DISTRIBUTED}.placement_types")
 TRANSPARENT_MODULES.update({f"{_DISTRIBUTED}._api", f"{_DISTRIBUTED}.parallel.style", _FUNCTIONAL})
 
 
-def _group_name(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A process group, mesh or list of ranks, known by identity, as the name by which ops know the group."""
-    return fixed_call(interp, function.__globals__["_resolve_group_name"], args, kwargs)
-
-
 def _world(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """`dist.group.WORLD`, which another group may become."""
     world = function.__globals__["_world"]
@@ -535,8 +530,10 @@ NAMED.update(
             for name in ("guard_or_false", "guard_or_true", "statically_known_true")
         },
         (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
-        (_FUNCTIONAL, "_resolve_group"): _group_name,
-        (_FUNCTIONAL, "_resolve_group_name"): _group_name,
+        **{  # a process group, mesh or list of ranks, known by identity, as the name by which ops know the group
+            (_FUNCTIONAL, name): lambda at, fn, *call: fixed_call(at, fn.__globals__["_resolve_group_name"], *call)
+            for name in ("_resolve_group", "_resolve_group_name")
+        },
         (_C10D, "_get_group_size_by_name"): fixed_call,
         (_C10D, "_WorldMeta.WORLD"): _world,
     }

@@ -78,9 +78,6 @@ def make_class(
     return made
 
 
-_MAKE = Wrapped(make_class, None)  # none of it is captured
-
-
 def stand_in(interp: Interpreter, value: Value) -> Any:
     """A host object by which the tracer knows what a class holds; raises Break: it is a descriptor, or named."""
     value, tracer = value.realize(), interp.tracer
@@ -217,7 +214,7 @@ class NewClassValue(ClassValue):
             raise Break("no-reconstruction", f"{self.describe()}, which holds itself, leaves the captured code")
         self.waiting = []
         tables = DictValue.of(self.entries), DictValue.of(self.options)
-        emitter.load_call(_MAKE, *self.recipe, *tables, self.untold)
+        emitter.load_call(Wrapped(make_class, None), *self.recipe, *tables, self.untold)  # none of it is captured
         emitter.remember(self)
         cells, self.waiting = self.waiting, None
         for cell in cells:
