@@ -17,7 +17,7 @@ from firebrick.capture import hook
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import BackendError, ConfigError, SizesRefused
-from firebrick.extend import SubgraphCompiler, Target
+from firebrick.extend import Pass, SubgraphCompiler, Target
 from firebrick.fakes.node_values import tensors_in
 from firebrick.ir.index.sizes import has_symbols
 from firebrick.report import recorder
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from firebrick.extend import Pass
 
 _CALLER = 5
 """Frames from a warning up to whoever called `compile` or `optimize`."""

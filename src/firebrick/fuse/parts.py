@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import analyze, dependencies
-from firebrick.ir.loops.program import Nest
+from firebrick.ir.loops.program import Nest, Node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from firebrick.ir.loops.program import Node
 
 
 def part_by_part(nodes: Sequence[Node]) -> list[Node]:
