@@ -60,9 +60,7 @@ class ConstantValue(Value):
         """The literal."""
         return self.value
 
-    def as_argument(self) -> Any:
-        """Literals stand for themselves in a graph."""
-        return self.value
+    as_argument = as_constant  # literals stand for themselves in a graph
 
     def identity(self) -> object:
         """Small constants are taken as identical where CPython would share them."""
