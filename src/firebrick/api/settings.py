@@ -17,8 +17,8 @@ from firebrick.capture import hook
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import BackendError, ConfigError, SizesRefused
-from firebrick.extend import Pass, SubgraphCompiler, Target
-from firebrick.fakes.node_values import tensors_in
+from firebrick.extend import SubgraphCompiler, Target
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import has_symbols
 from firebrick.report import recorder
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from firebrick.extend import Pass
 
 _CALLER = 5
 """Frames from a warning up to whoever called `compile` or `optimize`."""

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from firebrick.extend.verify import copies_of
-from firebrick.fakes.node_values import tensors_in
-from firebrick.ir.kernels.tree import Loop, Stmt
+from firebrick.ir.graph.calls import tensors_in
+from firebrick.ir.kernels.tree import Loop
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern, Ref
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from firebrick.ir.kernels.schedule import Launch, Schedule
+    from firebrick.ir.kernels.tree import Stmt
 
 aten = torch.ops.aten
 
