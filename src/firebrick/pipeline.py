@@ -35,19 +35,19 @@ from firebrick.errors import (
     SizesRefused,
     WrapperRefused,
 )
-from firebrick.extend.claimed_group import CompiledGroup, groups_in
+from firebrick.extend.claimed_group import groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mutation import tells_views
 from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
-from firebrick.ir.graph.equal_layers import NotAlike, Repeat, find_repeat, shortened
+from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.index.index_text import parse
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
-from firebrick.ir.kernels.schedule import Launch, Schedule
+from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes import cuda_apart, cuda_search, tuning
@@ -63,7 +63,10 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.extend import PassReport
+    from firebrick.extend.claimed_group import CompiledGroup
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.ir.graph.equal_layers import Repeat
+    from firebrick.ir.kernels.schedule import Schedule
     from firebrick.ir.loops.program import LoopProgram
 
     Traced = Callable[[], tuple[AtenGraph, Repeat | None]]

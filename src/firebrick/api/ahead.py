@@ -9,10 +9,10 @@ import torch
 
 from firebrick import pipeline
 from firebrick.api import argument_tree
-from firebrick.api.recorded_calls import Call, kind_of, shown
+from firebrick.api.recorded_calls import kind_of, shown
 from firebrick.api.settings import Settings
 from firebrick.capture import hook
-from firebrick.capture.frame import Capture, FrameReport
+from firebrick.capture.frame import Capture
 from firebrick.capture.marks import mark_dynamic
 from firebrick.errors import ConfigError
 from firebrick.ir.index.sizes import Sizes
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from firebrick.api.recorded_calls import Call
     from firebrick.artifact import Artifact
+    from firebrick.capture.frame import FrameReport
     from firebrick.config import Config
 
 

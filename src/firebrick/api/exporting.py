@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from firebrick.api import argument_tree
 from firebrick.api.ahead import OneGraph, SizesTaken, one_graph
@@ -26,6 +26,8 @@ from firebrick.errors import CacheError, ConfigError
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import fx
 
     Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import threading
 import types
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.capture import hook
@@ -16,6 +16,7 @@ from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     F = TypeVar("F", bound=Callable[..., Any])
     Forced = Callable[[Any, Callable[..., Any]], Callable[..., Any]]

@@ -11,13 +11,15 @@ from firebrick import trace
 from firebrick.backends.aten import run_aten
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
-from firebrick.extend import SubgraphCompiler, Target, partition
+from firebrick.extend import Target, partition
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import fx
+
+    from firebrick.extend import SubgraphCompiler
 
 
 def engine_backend(

@@ -11,7 +11,7 @@ from torch import fx
 from firebrick import fuse, host, lower, runtime
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
-from firebrick.extend import SubgraphCompiler, Target, value_of
+from firebrick.extend import SubgraphCompiler, value_of
 from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern
@@ -20,6 +20,8 @@ from firebrick.targets.driven import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from firebrick.extend import Target
 
 
 class LoopCompiler(SubgraphCompiler):

@@ -6,13 +6,15 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from firebrick import trace
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from torch import fx
 
 
 class _Flat(nn.Module):

@@ -16,13 +16,15 @@ from firebrick.config import Config
 from firebrick.errors import PassError
 from firebrick.extend.claimed_group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.cluster import grow_clusters
-from firebrick.extend.pass_base import Context, Level, Pass, Site
+from firebrick.extend.pass_base import Context, Pass, Site
 from firebrick.extend.subgraph_compiler import SubgraphCompiler, tensor_facts_refuse
 from firebrick.fakes.node_values import acts, drop_dead
 from firebrick.ir.graph.calls import call_of, is_mutating, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from firebrick.extend.pass_base import Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from firebrick.config import Config
-from firebrick.errors import PassError, UserLocation
+from firebrick.errors import PassError
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
 
+    from firebrick.errors import UserLocation
 
 Level = Literal["torch", "aten", "joint", "torchscript"]
 LEVELS: tuple[Level, ...] = ("torch", "aten", "joint", "torchscript")

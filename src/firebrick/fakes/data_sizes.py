@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.sizes import Sizes, SizesDisagree, size_of
+from firebrick.ir.index.sizes import SizesDisagree, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from firebrick.ir.index.sizes import Sizes
 
 aten = torch.ops.aten
 

@@ -13,10 +13,12 @@ from torch.nn import functional as F
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Held, Nested
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import Fact, Sizes, SizesDisagree, expressions, sizes_in, symbol_axes
+from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in, symbol_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from firebrick.ir.index.sizes import Fact, Sizes
 
 
 class Segment(NamedTuple):

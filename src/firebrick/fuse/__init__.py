@@ -15,7 +15,7 @@ from firebrick.fuse.parts import part_by_part
 from firebrick.fuse.schedule_text import show
 from firebrick.fuse.unroll import unroll
 from firebrick.ir.kernels.schedule import Launch, Schedule
-from firebrick.ir.loops.program import Extern, LoopProgram
+from firebrick.ir.loops.program import Extern
 from firebrick.ir.loops.values import Table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.graph.equal_layers import Repeat
+    from firebrick.ir.loops.program import LoopProgram
     from firebrick.targets.base import Target
 
 __all__ = ["schedule", "show"]

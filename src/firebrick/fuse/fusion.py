@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from firebrick.errors import LoweringError
 from firebrick.fuse.unify import Names, Unifier
-from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.index.expr import ONE, ZERO, Var
 from firebrick.ir.kernels.schedule import Refusal
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Nest, device_type
+from firebrick.ir.loops.program import device_type
 from firebrick.ir.loops.values import hint
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.fuse.dependencies import Access, NodeFacts
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Nest
     from firebrick.targets.base import Target
 
 _WINDOW = 96

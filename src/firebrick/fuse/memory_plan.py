@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.fuse.inline import escaping
-from firebrick.ir.index.expr import ONE, Expr
-from firebrick.ir.kernels.schedule import Kernel, Launch, Place
+from firebrick.ir.index.expr import ONE
+from firebrick.ir.kernels.schedule import Launch, Place
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Buffer, Extern, LoopProgram, device_type
+from firebrick.ir.loops.program import Extern, device_type
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.schedule import Kernel
+    from firebrick.ir.loops.program import Buffer, LoopProgram
     from firebrick.targets.base import Target
 
 MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]

@@ -11,10 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import analyze, dependencies
-from firebrick.ir.loops.program import Nest, Node
+from firebrick.ir.loops.program import Nest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from firebrick.ir.loops.program import Node
 
 
 def part_by_part(nodes: Sequence[Node]) -> list[Node]:

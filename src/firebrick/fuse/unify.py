@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ZERO, Expr, Var, floordiv, mod, var
+from firebrick.ir.index.expr import ZERO, floordiv, mod, var
 from firebrick.ir.loops.values import hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from firebrick.ir.index.expr import Expr, Var
 
 
 class Names:

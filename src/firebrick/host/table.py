@@ -31,7 +31,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
-from firebrick.ir.kernels.schedule import Launch, Schedule
+from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
@@ -41,6 +41,7 @@ from firebrick.runtime.written import overload_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from firebrick.ir.kernels.schedule import Schedule
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ from firebrick.ir.loops.values import hint
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import fx
 
     from firebrick.config import Config

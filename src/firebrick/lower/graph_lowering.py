@@ -11,7 +11,7 @@ from torch import fx
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
-from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
+from firebrick.ir.graph.aten import BY_LIBRARY
 from firebrick.ir.index.expr import ONE, ZERO, exprs, total
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from firebrick.config import Config
+    from firebrick.ir.graph.aten import Alias, AtenGraph
     from firebrick.targets.base import Target
 
 RULES: dict[Any, Callable[..., Any]] = {

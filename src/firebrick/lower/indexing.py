@@ -11,7 +11,7 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
 from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Ref, Value
+from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, end_of, place_of, rules, shape_of, strides_of
 from firebrick.lower.cuda_parts import MASKED, masked_parts, within
 from firebrick.lower.pointwise import float_value
@@ -20,6 +20,7 @@ from firebrick.lower.tensors import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 prims = torch.ops.prims

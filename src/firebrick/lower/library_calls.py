@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE, ZERO, Expr
+from firebrick.ir.index.expr import ONE, ZERO
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Enum, Extern, Ref
@@ -22,6 +22,7 @@ from firebrick.runtime.cuda_attention import SEEDED
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from firebrick.ir.index.expr import Expr
 
 aten = torch.ops.aten
 

@@ -13,13 +13,14 @@ import torch
 
 from firebrick.ir.index.expr import ZERO, Expr, as_expr, const, maximum, minimum
 from firebrick.ir.index.number import as_int
-from firebrick.ir.loops.program import Ref, Value
+from firebrick.ir.loops.program import Ref
 from firebrick.lower.context import Declined, Lowering, dense_strides, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

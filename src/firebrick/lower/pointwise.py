@@ -13,7 +13,7 @@ from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import FLOAT_SIGNS, FloatNode, Formula
 from firebrick.ir.loops.constructors import cast, constant, index_value, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Op, Value
+from firebrick.ir.loops.program import Op
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of
 from firebrick.lower.exact import are_exact, is_exact
@@ -22,6 +22,7 @@ from firebrick.lower.tensors import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 prims = torch.ops.prims

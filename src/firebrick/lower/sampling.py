@@ -6,7 +6,7 @@ one. What lies outside is no load: its place is tested as a number with a fracti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
@@ -22,6 +22,8 @@ from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ import torch
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, product, total
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Ref, Store, Value
+from firebrick.ir.loops.program import Ref, Store
 from firebrick.ir.loops.values import hint
 from firebrick.lower.context import Declined, Lowering, broadcast, dense_strides, loop_axes, rules, strides_of
 from firebrick.lower.indexing import converted
@@ -25,6 +25,7 @@ from firebrick.lower.tensors import TensorValue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

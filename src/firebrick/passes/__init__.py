@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from firebrick.extend import Level, Pass, PassReport, apply_passes, as_passes, fingerprint, registry
+from firebrick.extend import apply_passes, as_passes, fingerprint, registry
 from firebrick.extend.partition import PartitionPass
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from firebrick.config import Config
+    from firebrick.extend import Level, Pass, PassReport
     from firebrick.extend.pass_base import TraceFunction
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose

@@ -18,7 +18,7 @@ import torch
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import attention_op, linear_op
-from firebrick.passes.alone import ATTENTION, Choose, alone, subject_of
+from firebrick.passes.alone import ATTENTION, alone, subject_of
 from firebrick.passes.recipe import RecipeBuilder, emit
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Choose
     from firebrick.targets.base import Target
 
 aten = torch.ops.aten

@@ -20,11 +20,11 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.passes.alone import alone
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL, Choice, Target
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Choose
+    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn

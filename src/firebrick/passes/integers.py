@@ -25,13 +25,14 @@ from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
-from firebrick.targets.base import CALL, Target
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.targets.base import Target
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
 

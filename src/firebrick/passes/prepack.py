@@ -22,10 +22,10 @@ from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.passes.alone import alone
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL, Choice, Target
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Choose
+    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.artifact import Artifact
-from firebrick.passes.alone import Form, calls_in, copied, short_text, subject_of, text_of
+from firebrick.passes.alone import calls_in, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.ir.graph.aten import AtenGraph
+    from firebrick.passes.alone import Form
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from firebrick.runtime.bits import ConstantsChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
 
 _VERSIONS, _SIZES, _CALLS, _TRIALS, _GAIN = 2, 256, 100, 40, 0.95

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firebrick.ir.index.expr import Expr, var
-from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.index.expr import var
+from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.driven import View, moves, plan_called
 from firebrick.targets.template_text import Refused, kernel_text, lane_count
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Unit
     from firebrick.config import Config
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import PlannedLaunch, Work
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table

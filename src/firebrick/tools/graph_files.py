@@ -19,13 +19,14 @@ from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.fakes.node_values import origins
 from firebrick.tools.graph_picture import to_html, to_svg
-from firebrick.tools.graph_view import GraphView, show_view, view_graph
+from firebrick.tools.graph_view import show_view, view_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import fx
 
+    from firebrick.tools.graph_view import GraphView
     from firebrick.tools.subject import Captured, Graph
 
 

@@ -7,11 +7,12 @@ import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from firebrick.tools.graph_view import GraphView, Group, NodeView, group_nodes, layers_of
+from firebrick.tools.graph_view import Group, group_nodes, layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from firebrick.tools.graph_view import GraphView, NodeView
 
 _MOST_BOXES = 400
 _ROW = 8

@@ -16,7 +16,7 @@ from firebrick import trace
 from firebrick.api.explaining import count
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
-from firebrick.extend import PassReport, apply_passes, registry
+from firebrick.extend import apply_passes, registry
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.node_values import origins
 from firebrick.ir.graph.labels import is_silent, library_of, op_name, step_labels, user_place
@@ -28,6 +28,7 @@ from firebrick.tools.costs import step_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from firebrick.extend import PassReport
     from firebrick.ir.kernels.schedule import Launch
     from firebrick.tools.subject import Captured, Graph
 

@@ -25,8 +25,8 @@ from firebrick.ir.graph.labels import library_of
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.tools import doctor
 from firebrick.tools.graph_picture import to_svg
-from firebrick.tools.graph_view import GraphView, view_graph
-from firebrick.tools.subject import Captured, Target, capture, offered
+from firebrick.tools.graph_view import view_graph
+from firebrick.tools.subject import capture, offered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from firebrick.config import Config
+    from firebrick.tools.graph_view import GraphView
+    from firebrick.tools.subject import Captured, Target
 
 Row = tuple[str, ...]
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from firebrick.config import Config
 from firebrick.errors import PassError
-from firebrick.extend import Partition, SubgraphCompiler, partition
+from firebrick.extend import partition
 from firebrick.extend.claimed_group import group_op
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.torchscript.python import to_module
@@ -24,6 +24,8 @@ from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from firebrick.extend import Partition, SubgraphCompiler
 
 
 def compile_subgraphs(

@@ -17,12 +17,13 @@ from torch import fx
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime import Part, Place
-from firebrick.trace.joint_split import SIZES, Division, zeros_node
+from firebrick.trace.joint_split import SIZES, zeros_node
 from firebrick.trace.tape import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from firebrick.trace.joint_split import Division
 
 aten = torch.ops.aten
 

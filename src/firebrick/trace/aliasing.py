@@ -16,7 +16,7 @@ from firebrick.fakes.promotion import NoRule
 from firebrick.fakes.strides import by_stride, dense_strides, is_dense
 from firebrick.fakes.view_rules import view
 from firebrick.ir.index.sizes import expressions
-from firebrick.runtime.bits import Bits, bits_of
+from firebrick.runtime.bits import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensor
 
+    from firebrick.runtime.bits import Bits
     from firebrick.trace.tape import Record
 
     Emit = Callable[..., Record]

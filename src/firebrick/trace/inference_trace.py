@@ -20,7 +20,7 @@ from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
-from firebrick.runtime.bits import Bits, bits_of
+from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
 from firebrick.trace.attention_recipes import attention_functions
 from firebrick.trace.function_recipes import FUNCTIONS
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from firebrick.config import Config
+    from firebrick.runtime.bits import Bits
     from firebrick.targets.base import Target
 
 aten = torch.ops.aten

@@ -20,7 +20,7 @@ from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.runtime.unwatched import unwatched
 from firebrick.trace.aliasing import overlaps
 from firebrick.trace.inference_trace import needs_grad
-from firebrick.trace.joint import JointGraph, trace_joint
+from firebrick.trace.joint import trace_joint
 from firebrick.trace.recompute import Phases, ancestors, base_of, bytes_of, is_random, min_cut
 from firebrick.trace.tape import module_of
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from firebrick.config import Config
+    from firebrick.trace.joint import JointGraph
 
 aten = torch.ops.aten
 

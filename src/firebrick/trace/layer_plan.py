@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from firebrick.ir.graph.equal_layers import NotAlike, Repeat
+from firebrick.ir.graph.equal_layers import NotAlike
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from firebrick.ir.graph.equal_layers import Repeat
     from firebrick.runtime import TrainingPlan
     from firebrick.trace.joint_split import Division
 

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 
 from firebrick.ir.operators.recurrent_op import CELLS, recurrent_op
 from firebrick.report import recorder
-from firebrick.targets.base import CALL, Target
+from firebrick.targets.base import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

@@ -14,11 +14,13 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick.errors import LoweringError, UserLocation
+from firebrick.errors import LoweringError
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
+
+    from firebrick.errors import UserLocation
 
 
 class Record:

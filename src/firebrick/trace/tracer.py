@@ -26,7 +26,7 @@ from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
-from firebrick.runtime.bits import Bits, bits_of, toggled
+from firebrick.runtime.bits import bits_of, toggled
 from firebrick.runtime.cuda_attention import SEEDED
 from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
+    from firebrick.runtime.bits import Bits
 
 aten = torch.ops.aten
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ZERO, Expr
-from firebrick.ir.loops.program import Axis, Load, Store, Value
+from firebrick.ir.index.expr import ZERO
+from firebrick.ir.loops.program import Axis, Load, Store
 from firebrick.ir.loops.values import roots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from firebrick.ir.index.expr import Expr
+    from firebrick.ir.loops.program import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import INF
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Masked, Op, Reduce, Value
+from firebrick.ir.loops.program import Const, Index, Masked, Op, Reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from firebrick.ir.loops.program import Value
 
 CHECK = "firebrick::check_index"
 """`check_index(extremes, low, high, error, text)` as a library call of a loop program."""

@@ -16,11 +16,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.index.expr import ONE, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from firebrick.ir.index.expr import Expr, Var
 
 # ---------------------------------------------------------------- buffers
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.artifact import Unit
-from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.kernels.groups import GroupPlan
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.base import Choice, FusionFacts, Target
 from firebrick.targets.cpu.choices import COLUMNS, find_choices
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
+    from firebrick.ir.kernels.groups import PlannedLaunch, Work
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table

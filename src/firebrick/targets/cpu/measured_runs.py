@@ -7,7 +7,7 @@ for itself by a part. What tensors hold does not matter.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,8 @@ from firebrick.targets.cpu.matmul_probe import MatmulProbe, PanelProbe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from firebrick.config import Config
     from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
