@@ -10,14 +10,14 @@ import functools
 import types
 import typing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import NOTES_SET_NAME
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
-from firebrick.capture.values.base import Raised
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Raised, Value
 from firebrick.capture.values.classes import LIBRARIES, ClassValue, SuperValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue
@@ -26,9 +26,6 @@ from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.new_class import NewClassValue, build, make_class, run, stand_in
 from firebrick.capture.values.object import MISSING, ObjectValue
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 _METAS: set[Any] = {
     kind

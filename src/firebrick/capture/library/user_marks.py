@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,6 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch import nn
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value

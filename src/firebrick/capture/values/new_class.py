@@ -11,12 +11,13 @@ import dis
 import enum
 import functools
 import types
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.hook import Wrapped
-from firebrick.capture.values.base import KnownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.classes import LIBRARIES, ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
@@ -24,11 +25,6 @@ from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, is_odd_method
 from firebrick.capture.values.sequence import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class _Refused(Break):
