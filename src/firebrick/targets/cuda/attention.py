@@ -17,7 +17,7 @@ from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Ref
 from firebrick.targets.cuda.tiling import power_above
-from firebrick.targets.cuda.triton_functions import type_name
+from firebrick.targets.cuda.triton_functions import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,7 +143,7 @@ def _block(heads: int, queries: int, keys: int, wide: int, card: CardFacts) -> t
 def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
     """The text of a kernel; its scores are powers of two."""
     heads, share, queries, keys, width = body.shape
-    wide, blocks, kind = max(16, power_above(width)), -(-queries // body.rows), type_name(body.dtype)
+    wide, blocks, kind = max(16, power_above(width)), -(-queries // body.rows), TYPES[body.dtype]
     # Text of an index, how many there are, and whether a block reaches beyond them.
     m, n, d = (queries, queries % body.rows), (keys, keys % body.keys), (width, wide - width)
     row, turned, key = ("m[:, None]", *m), ("n[None, :]", *n), ("n[:, None]", *n)
