@@ -6,9 +6,6 @@
  * caller or the allocator gives them: kernels that touch them get the addresses of the call; library calls that do, work
  * in the recording's memory, and a copy to or from it is part of the graph.
  *
- * Steps that need not wait for one another may be captured on several streams, in memory that no two buffers share: such a
- * graph is tried after the one of a single stream, and the faster of both is kept.
- *
  * A program of many sizes has buckets: sizes that are the same when they are rounded up share a graph, whose memory is
  * for those. Its kernels take sizes as arguments, so that its nodes get the grids and arguments of each call. Sizes of
  * library calls are the library's own matter: where those vary, each size has a graph of its own. */
@@ -20,15 +17,11 @@
 
 /* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not; sizes that
    have recordings of their own before others share, and the least that are rounded up to a power of two, not of four. */
-enum { MOST_SPREAD = 256 << 20, ROOM_OF = 256, MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
+enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
-/* The part of its time on one stream below which a graph of several is kept. */
-#define GAIN 0.97F
 
 typedef enum { WATCHED, TRIED, KEPT, REFUSED } Phase;
-/* On how many streams: one at first, several for a trial, then what was faster. */
-typedef enum { FIRST, SEVERAL, ONE } Form;
 /* What becomes of a slot: stays, has its address in kernels renewed, is copied to or from memory of the recording. */
 typedef enum { STAYS, RENEWED, COPIED } Role;
 
@@ -62,8 +55,6 @@ struct Recording {
     Node *nodes;
     int node_count, calls, users, owns_exec, failed, shared;
     Phase phase;
-    Form form;
-    float single; /* milliseconds of a call by the graph of one stream, once several are tried */
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
 };
@@ -345,43 +336,6 @@ void fb_note_launch(const Program *program, Space *space, int step) {
     if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
 }
 
-/* Without the GIL or with it; kernels that begin while those before them run see those of their own stream only. */
-int fb_turn(const Program *program, Space *space, int step) {
-    const int released = space->thread != NULL;
-    if (step >= 0 && (program->steps[step].kind == STEP_ALLOC || program->steps[step].kind == STEP_FREE)) return 1;
-    fb_gil_take(space);
-    PyObject *made = PyObject_CallMethod(space->branches, "turn", "i", step);
-    void *stream = made == NULL ? NULL : PyLong_AsVoidPtr(made), *node;
-    Py_XDECREF(made);
-    if (PyErr_Occurred()) return -1;
-    for (int i = 0; i < program->device_count && stream != NULL; i++) {
-        space->work[i].stream = stream;
-        space->work[i].begun = 0;
-    }
-    if (stream != NULL) newest(space->into, stream, &node);
-    if (released) fb_gil_release(space);
-    return 0;
-}
-
-/* Memory for all that the steps allocate, and an arena in which no two buffers share any. */
-static int spread(const Program *program, Space *own) {
-    const Device *device = &program->devices[program->arena_device];
-    int64_t size = 0;
-    for (int i = 0; i < program->slot_count; i++) {
-        if (program->slots[i].kind == SLOT_ARENA) size += (fb_span(program, own->registers, i) + ROOM_OF - 1) / ROOM_OF * ROOM_OF;
-        if (program->slots[i].kind == SLOT_FRESH && fb_allocate(program, own, i) < 0) return -1;
-    }
-    if (size > MOST_SPREAD || (size > 0 && (own->arena = device->machine->allocate(device->index, size, &own->arena_owner)) == NULL)) return -1;
-    char *place = own->arena;
-    for (int i = 0; i < program->slot_count; i++) {
-        if (program->slots[i].kind != SLOT_ARENA) continue;
-        own->pointers[i] = place;
-        place += (fb_span(program, own->registers, i) + ROOM_OF - 1) / ROOM_OF * ROOM_OF;
-    }
-    own->arena_size = size;
-    return 0;
-}
-
 /* Copies a slot's bytes between the caller's memory and the recording's, as a node; `sizes`: of the call. */
 static int add_copy(const Program *program, const int64_t *sizes, Space *space, Recording *rec, int slot, int out, void *stream) {
     FbWork work = {stream, NULL, 0, 0};
@@ -429,17 +383,7 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         own->handles[i] = NULL;
         if (fb_allocate(program, own, i) < 0 || add_copy(program, space->registers, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
     }
-    if (rec->form == SEVERAL) {
-        if (spread(program, own) < 0) return fail(rec, "no room for branches");
-        own->branches = PyObject_CallMethod(self->recorder, "several", "O", rec->session);
-        if (own->branches == NULL) return -1;
-    } else if (fb_reserve_arena(program, own) < 0) {
-        return -1;
-    }
-    int status = fb_run_plainly(program, own);
-    if (status == 0 && own->branches != NULL) status = fb_turn(program, own, -1);
-    Py_CLEAR(own->branches);
-    if (status < 0) return -1;
+    if (fb_reserve_arena(program, own) < 0 || fb_run_plainly(program, own) < 0) return -1;
     if (rec->failed) return fail(rec, "a launch is no node of its own");
     for (int i = 0; i < program->slot_count; i++) {
         if (rec->roles[i] != COPIED || is_input(program, i)) continue;
@@ -595,15 +539,6 @@ static int replay(Executable *self, Recording *rec, Space *space) {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
-/* Whether the steps may be captured on several streams. */
-static int has_branches(const Executable *self, const Recording *rec) {
-    PyObject *rows = rec->shared ? NULL : PyObject_GetAttrString(self->recorder, "branches");
-    const int any = rows != NULL && PyObject_IsTrue(rows) > 0;
-    PyErr_Clear();
-    Py_XDECREF(rows);
-    return any;
-}
-
 static int is_ready(Executable *self, Recording *rec) {
     if (self->recordings_made >= MOST_MADE) return 0;
     if (self->forced) return rec->calls > 1;
@@ -618,23 +553,17 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
         rec->thread = PyThread_get_thread_ident();
         rec->calls++;
         if (!is_ready(self, rec) || rec->thread != before) return 0;
-        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !has_branches(self, rec))) {
+        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
         if (hold_results(self, space, 1) < 0 || record(self, space, rec) < 0) {
             hold_results(self, space, 0);
-            if (rec->form != SEVERAL) {
-                refuse(self, rec, "not recordable");
-                return 0;
-            }
-            tell(self, rec, "not recordable on several streams");
-            drop_graph(&self->program, rec);
-            rec->form = ONE;
+            refuse(self, rec, "not recordable");
             return 0;
         }
         tell(self, rec, "recorded");
-        rec->phase = self->forced && (rec->form == ONE || !has_branches(self, rec)) ? KEPT : TRIED;
+        rec->phase = self->forced ? KEPT : TRIED;
         return 1;
     }
     if (rec->phase == REFUSED) return 0;
@@ -648,23 +577,12 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
 
 static void judge(Executable *self, Recording *rec) {
     if (rec->phase != TRIED || rec->graph.samples < SAMPLES) return;
-    const int tried = rec->form == SEVERAL, slow = !self->forced && cost(&rec->graph) > cost(&rec->steps);
-    const int more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && has_branches(self, rec);
-    if (slow && !tried && !more) {
+    if (cost(&rec->graph) > cost(&rec->steps)) {
         refuse(self, rec, "slower than the steps");
         return;
     }
-    if (more || (tried && (slow || cost(&rec->graph) > GAIN * rec->single))) {
-        tell(self, rec, tried ? "slower on several streams" : "tried on one stream");
-        if (more) rec->single = cost(&rec->graph);
-        rec->form = tried ? ONE : SEVERAL;
-        drop_graph(&self->program, rec);
-        drop_trial(&rec->graph);
-        rec->phase = WATCHED;
-        return;
-    }
     rec->phase = KEPT;
-    tell(self, rec, tried ? "kept on several streams" : "kept");
+    tell(self, rec, "kept");
     drop_trial(&rec->steps);
     drop_trial(&rec->graph);
 }

@@ -438,9 +438,6 @@ static int run_steps(const Program *program, Space *space) {
         Step *step = &program->steps[i];
         space->at = i;
         void *range = NULL;
-        const int turned = space->branches == NULL ? 0 : fb_turn(program, space, i);
-        if (turned < 0) return -1;
-        if (turned > 0) continue;
         if (watched && step->label != NULL && fb_host.range_start(step->label, NULL, NULL, 0, &range) != 0) range = NULL;
         int status = run_step(program, space, step);
         if (range != NULL) fb_host.range_end(range);
