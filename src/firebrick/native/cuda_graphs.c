@@ -6,6 +6,9 @@
  * caller or the allocator gives them: kernels that touch them get the addresses of the call; library calls that do, work
  * in the recording's memory, and a copy to or from it is part of the graph.
  *
+ * Steps that need not wait for one another may be captured on several streams, in memory that no two buffers share: such a
+ * graph is tried after the one of a single stream, and the faster of both is kept.
+ *
  * A program of many sizes has buckets: sizes that are the same when they are rounded up share a graph, whose memory is
  * for those. Its kernels take sizes as arguments, so that its nodes get the grids and arguments of each call. Sizes of
  * library calls are the library's own matter: where those vary, each size has a graph of its own. */
@@ -17,11 +20,15 @@
 
 /* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not; sizes that
    have recordings of their own before others share, and the least that are rounded up to a power of two, not of four. */
-enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
+enum { MOST_SPREAD = 256 << 20, MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
+/* The part of its time on one stream below which a graph of several is kept. */
+#define GAIN 0.97F
 
 typedef enum { WATCHED, TRIED, KEPT, REFUSED } Phase;
+/* On how many streams: one at first, several for a trial, then what was faster. */
+typedef enum { FIRST, SEVERAL, ONE } Form;
 /* What becomes of a slot: stays, has its address in kernels renewed, is copied to or from memory of the recording. */
 typedef enum { STAYS, RENEWED, COPIED } Role;
 
@@ -55,6 +62,8 @@ struct Recording {
     Node *nodes;
     int node_count, calls, users, owns_exec, failed, shared;
     Phase phase;
+    Form form;
+    float single; /* milliseconds of a call by the graph of one stream, once several are tried */
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
 };
@@ -227,13 +236,14 @@ static void tell(const Executable *self, const Recording *rec, const char *what)
     PyErr_Clear();
 }
 
-/* No recording for these sizes from now on. */
+/* No recording for these sizes from now on, or none on several streams. */
 static void refuse(const Executable *self, Recording *rec, const char *what) {
     tell(self, rec, what);
     drop_graph(&self->program, rec);
-    drop_trial(&rec->steps);
     drop_trial(&rec->graph);
-    rec->phase = REFUSED;
+    rec->phase = rec->form == SEVERAL ? WATCHED : REFUSED;
+    if (rec->form == SEVERAL) rec->form = ONE;
+    else drop_trial(&rec->steps);
 }
 
 /* ---- what a program touches --------------------------------------------------------------- */
@@ -336,6 +346,34 @@ void fb_note_launch(const Program *program, Space *space, int step) {
     if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
 }
 
+/* Without the GIL or with it; kernels that begin while those before them run see those of their own stream only. */
+int fb_turn(const Program *program, Space *space, int step) {
+    const int released = space->thread != NULL;
+    fb_gil_take(space);
+    PyObject *made = PyObject_CallMethod(space->branches, "turn", "i", step);
+    void *stream = made == NULL ? NULL : PyLong_AsVoidPtr(made), *node;
+    Py_XDECREF(made);
+    if (PyErr_Occurred()) return -1;
+    for (int i = 0; i < program->device_count && stream != NULL; i++) {
+        space->work[i].stream = stream;
+        space->work[i].begun = 0;
+    }
+    if (stream != NULL) newest(space->into, stream, &node);
+    if (released) fb_gil_release(space);
+    return 0;
+}
+
+/* Memory for all that the steps write, in which no two buffers share any; -1 where that is much. */
+static int spread(const Program *program, Space *own) {
+    int64_t bytes = 0;
+    for (int i = 0; i < program->slot_count; i++) {
+        if ((program->slots[i].kind != SLOT_ARENA && program->slots[i].kind != SLOT_FRESH) || fb_is_given(own->into, i)) continue;
+        bytes += fb_span(program, own->registers, i);
+        if (bytes > MOST_SPREAD || fb_allocate(program, own, i) < 0) return -1;
+    }
+    return 0;
+}
+
 /* Copies a slot's bytes between the caller's memory and the recording's, as a node; `sizes`: of the call. */
 static int add_copy(const Program *program, const int64_t *sizes, Space *space, Recording *rec, int slot, int out, void *stream) {
     FbWork work = {stream, NULL, 0, 0};
@@ -383,7 +421,16 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         own->handles[i] = NULL;
         if (fb_allocate(program, own, i) < 0 || add_copy(program, space->registers, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
     }
-    if (fb_reserve_arena(program, own) < 0 || fb_run_plainly(program, own) < 0) return -1;
+    if (rec->form == SEVERAL) {
+        if (spread(program, own) < 0) return fail(rec, "no room for branches");
+        own->branches = PyObject_CallMethod(self->recorder, "several", "O", rec->session);
+        if (own->branches == NULL) return -1;
+    } else if (fb_reserve_arena(program, own) < 0) {
+        return -1;
+    }
+    const int status = fb_run_plainly(program, own) < 0 || (own->branches != NULL && fb_turn(program, own, -1) < 0);
+    Py_CLEAR(own->branches);
+    if (status) return -1;
     if (rec->failed) return fail(rec, "a launch is no node of its own");
     for (int i = 0; i < program->slot_count; i++) {
         if (rec->roles[i] != COPIED || is_input(program, i)) continue;
@@ -539,6 +586,15 @@ static int replay(Executable *self, Recording *rec, Space *space) {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
+/* Whether the steps may be captured on several streams. */
+static int has_branches(const Executable *self, const Recording *rec) {
+    PyObject *rows = rec->shared ? NULL : PyObject_GetAttrString(self->recorder, "branches");
+    const int any = rows != NULL && PyObject_IsTrue(rows) > 0;
+    PyErr_Clear();
+    Py_XDECREF(rows);
+    return any;
+}
+
 static int is_ready(Executable *self, Recording *rec) {
     if (self->recordings_made >= MOST_MADE) return 0;
     if (self->forced) return rec->calls > 1;
@@ -553,7 +609,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
         rec->thread = PyThread_get_thread_ident();
         rec->calls++;
         if (!is_ready(self, rec) || rec->thread != before) return 0;
-        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu) {
+        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !has_branches(self, rec))) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
@@ -563,7 +619,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
             return 0;
         }
         tell(self, rec, "recorded");
-        rec->phase = self->forced ? KEPT : TRIED;
+        rec->phase = self->forced && (rec->form == ONE || !has_branches(self, rec)) ? KEPT : TRIED;
         return 1;
     }
     if (rec->phase == REFUSED) return 0;
@@ -577,14 +633,17 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
 
 static void judge(Executable *self, Recording *rec) {
     if (rec->phase != TRIED || rec->graph.samples < SAMPLES) return;
-    if (cost(&rec->graph) > cost(&rec->steps)) {
-        refuse(self, rec, "slower than the steps");
+    const float now = cost(&rec->graph);
+    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && has_branches(self, rec);
+    if (!more && ((!self->forced && now > cost(&rec->steps)) || (several && now > GAIN * rec->single))) {
+        refuse(self, rec, several ? "slower on several streams" : "slower than the steps");
         return;
     }
-    rec->phase = KEPT;
-    tell(self, rec, "kept");
-    drop_trial(&rec->steps);
+    tell(self, rec, more ? "tried on one stream" : several ? "kept on several streams" : "kept");
     drop_trial(&rec->graph);
+    rec->phase = more ? WATCHED : KEPT;
+    if (more) rec->form = SEVERAL, rec->single = now, drop_graph(&self->program, rec);
+    else drop_trial(&rec->steps);
 }
 
 int fb_replay(Executable *self, Space *space, Recording **watched) {

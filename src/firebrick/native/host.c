@@ -438,6 +438,8 @@ static int run_steps(const Program *program, Space *space) {
         Step *step = &program->steps[i];
         space->at = i;
         void *range = NULL;
+        if (space->branches != NULL && (step->kind == STEP_ALLOC || step->kind == STEP_FREE)) continue; /* all is there, and stays */
+        if (space->branches != NULL && fb_turn(program, space, i) < 0) return -1;
         if (watched && step->label != NULL && fb_host.range_start(step->label, NULL, NULL, 0, &range) != 0) range = NULL;
         int status = run_step(program, space, step);
         if (range != NULL) fb_host.range_end(range);

@@ -185,6 +185,7 @@ typedef struct Space {
     int64_t *numbers; /* room for one a slot, at even places */
     PyThreadState *thread; /* set while the GIL is released */
     struct Recording *into; /* what launches are noted in while they are recorded */
+    PyObject *branches; /* what says on which stream each step of a recording is captured, where there are several */
 } Space;
 
 /* ---- the executable --------------------------------------------------------- */
@@ -229,6 +230,8 @@ int fb_recordable(Executable *self);
 int fb_replay(Executable *self, Space *space, Recording **watched);
 void fb_watched(Recording *rec, int complete);
 void fb_note_launch(const Program *program, Space *space, int step);
+/* Turns to the stream of a step that is recorded; as `run_step`. */
+int fb_turn(const Program *program, Space *space, int step);
 void fb_recordings_clear(Executable *self);
 
 /* Parts of a call, host.c; each returns 0, or -1 with an exception set where it can fail. */

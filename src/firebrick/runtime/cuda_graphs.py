@@ -14,9 +14,10 @@ import torch
 
 from firebrick import _native
 from firebrick.report import recorder
+from firebrick.runtime.cuda_branches import Branches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
@@ -55,6 +56,7 @@ class _Side(NamedTuple):
 
     stream: torch.cuda.ExternalStream
     sessions: WeakSet[_Session]
+    more: list[torch.cuda.ExternalStream]
 
 
 _sides: dict[tuple[int, int], _Side] = {}
@@ -120,10 +122,11 @@ class _Session:
 
 
 class Recorder:
-    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers."""
+    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers. branches: of
+    its host table."""
 
-    def __init__(self, name: str, random: bool) -> None:
-        self.name, self.random = name, random
+    def __init__(self, name: str, random: bool, branches: Sequence[Sequence[int]] = ()) -> None:
+        self.name, self.random, self.branches = name, random, () if random else branches
 
     def begin(self, device: int, stream: int) -> _Session:
         """Begin a capture for calls on a stream, on another stream, which is current until `end`.
@@ -139,11 +142,17 @@ class Recorder:
                 if len(_sides) >= _MOST_SIDES and not unused:
                     raise RuntimeError("programs are recorded for other streams already")
                 own = None if unused else torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
-                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet())
+                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet(), [])
+            while len(side.more) < max((row[0] for row in self.branches if row), default=0):
+                side.more.append(torch.cuda.ExternalStream(_native.cuda_stream(device), device=device))
             return _Session(side, self.random)
         except BaseException:
             _lock.release()
             raise
+
+    def several(self, session: _Session) -> Branches:
+        """What turns to the streams of a capture that has begun."""
+        return Branches([session.side.stream, *session.side.more], self.branches)
 
     def end(self, session: _Session, complete: int) -> tuple[int, int]:
         """End the capture: addresses of the graph, and of what torch launches, where torch must, or 0.
@@ -207,7 +216,7 @@ def recorder_of(
             against = against or "looks at indices"
     if against:
         recorder.reason("CUDA graphs", f"{name}: never recorded: {against}")
-    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random)
+    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random, table.get("branches", ()))
 
 
 def _drops(schema: Any, args: Any) -> bool:
