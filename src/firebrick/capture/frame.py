@@ -35,7 +35,7 @@ from firebrick.capture.guards.alias_guards import guard_aliases
 from firebrick.capture.guards.guard_plan import build_plan
 from firebrick.capture.guards.recheck import Recheck
 from firebrick.capture.guards.sources import Cell, Local
-from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
+from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, set_hooks, starts_recording
 from firebrick.capture.history import History
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
@@ -592,8 +592,14 @@ class Attempt:
         return last_on_numbers(flow(self.code), root.index, map(_is_number, root.stack), names, self.frame.globals)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
-        stores = self.tracer.effects.load(emitter, self.tracer.function_modes)
-        self.tracer.function_modes = []  # what closes the graph is no call of the program
+        for hooks in self.tracer.hooks:
+            hooks.check(self.root)
+        for mode in self.tracer.function_modes:
+            self.tracer.effects.later(torch.overrides._push_mode, [mode], {})
+        for hooks in self.tracer.saving:
+            self.tracer.effects.later(set_hooks, [hooks.pack, hooks.unpack], {})
+        stores = self.tracer.effects.load(emitter)
+        self.tracer.function_modes = self.tracer.saving = []  # what closes the graph is no call of the program
         cells = {
             name: value
             for name, value in self.root.slots.items()

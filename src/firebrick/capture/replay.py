@@ -129,6 +129,7 @@ class Repeats:
         """The result of `run()`, which calls `module`, by a template if there is one."""
         tracer = self._tracer
         apart = tracer.graph.outer is not None or torch.autograd.forward_ad._current_level >= 0
+        apart = apart or bool(tracer.saving)
         if module.source is None or module.fields or apart or not self._knows_reach():
             return run()  # in a nested graph, parameters are arguments; a copy would have no tangents
         arguments = [*args, *kwargs.values()]

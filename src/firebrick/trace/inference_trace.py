@@ -122,7 +122,8 @@ class Trace:
         functions: Mapping[Any, Callable[..., Any]] = FUNCTIONS,
     ) -> None:
         self.gm, self.example_inputs, self.functions = gm, example_inputs, functions
-        self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
+        mode = next((e.fake_mode for e in example_inputs if isinstance(e, FakeTensor)), gm.meta.get("fake_mode"))
+        self.tracer = Tracer(mode if isinstance(mode, FakeTensorMode) else new_fake_mode(), exact)
         self.tape = self.tracer.tape
         self.regions: list[Any] = []  # autocast regions that are open
         self.env: dict[fx.Node, Any] = {}
@@ -246,14 +247,6 @@ def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     if isinstance(arg, slice):
         return slice(*[_mapped(end, kind, function) for end in (arg.start, arg.stop, arg.step)])
     return arg
-
-
-def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
-    for example in example_inputs:
-        if isinstance(example, FakeTensor):
-            return example.fake_mode
-    mode = gm.meta.get("fake_mode")
-    return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
 
 
 def _rebuild(value: Any, items: list[Any]) -> Any:

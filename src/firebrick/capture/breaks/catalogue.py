@@ -7,7 +7,7 @@ the user unless `fullgraph=True`, where it becomes `errors.Unsupported`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from firebrick.errors import Unsupported, UserLocation
 
@@ -144,6 +144,15 @@ class Break(Exception):
         for place in self.stack[:-1]:
             error.add_note(f"called from {place}")
         return error
+
+
+def breaks(name: str, detail: str) -> Callable[..., Any]:
+    """The rule of what always breaks."""
+
+    def rule(*_: Any, **__: Any) -> NoReturn:
+        raise Break(name, detail)
+
+    return rule
 
 
 class SkipFrame(Exception):

@@ -26,7 +26,7 @@ def _fact(kind: str, key: Callable[[Any], Any] = lambda payload: None) -> Callab
     """A guard of one source; guards with the same `key` of their payload say the same of it."""
 
     def put(self: Guards, source: Source, payload: Any) -> None:
-        self._add(kind, source, key(payload), Guard(kind, source, payload))
+        self.put((kind, source, key(payload)), Guard(kind, source, payload))
 
     return put
 
@@ -68,9 +68,6 @@ class Guards:
         """Guards of sources."""
         return list(self._guards.values())
 
-    def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
-        self.put((kind, source, key), guard)
-
     def put(self, key: Any, guard: Guard) -> None:
         """Add a guard, unless there is one with its key."""
         self._guards.setdefault(key, guard)
@@ -96,7 +93,7 @@ class Guards:
 
     def identity(self, source: Source, obj: Any) -> None:
         """The same object."""
-        self._add("ID", source, None, id_guard(source, obj))
+        self.put(("ID", source, None), id_guard(source, obj))
 
     def pin(self, value: Value) -> None:
         """An object of the user's is this one: captured code knows its address."""
@@ -107,11 +104,11 @@ class Guards:
     def type(self, source: Source, cls: type) -> None:
         """The same class; nothing for objects that the code refers to itself."""
         if not isinstance(source, Const):
-            self._add("TYPE", source, None, id_guard(source, cls, "TYPE"))
+            self.put(("TYPE", source, None), id_guard(source, cls, "TYPE"))
 
     def code(self, source: Source, function: types.FunctionType) -> None:
         """A function with the same code."""
-        self._add("CODE", source, None, id_guard(source, function.__code__, "CODE"))
+        self.put(("CODE", source, None), id_guard(source, function.__code__, "CODE"))
 
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""
@@ -128,7 +125,7 @@ class Guards:
 
     def state(self, kind: str) -> None:
         """A state that few programs ask for stays as it is now."""
-        self._add(kind, Variables(), None, state_guard(kind))
+        self.put((kind, Variables(), None), state_guard(kind))
 
     def fixed(self, source: Source, obj: Any) -> None:
         """The same constant, or the same object, which is then taken as it is."""
@@ -139,7 +136,7 @@ class Guards:
 
     def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
         """A tensor with the same metadata, but for the sizes of some dimensions."""
-        self._add("TENSOR", source, None, tensor_guard(source, tensor, dynamic))
+        self.put(("TENSOR", source, None), tensor_guard(source, tensor, dynamic))
 
     def distinct(self, sources: list[Source]) -> None:
         """Different objects."""
@@ -156,7 +153,7 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+            self.put(("REQUIRES_GRAD", source, None), Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

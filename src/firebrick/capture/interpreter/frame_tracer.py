@@ -60,6 +60,8 @@ class Tracer:
         self.stand_ins: dict[int, Value] = {}  # what a class made by captured code holds, by identity of what stands in
         self.overrides_off = int(not torch._C._is_torch_function_enabled())  # `__torch_function__` is not asked
         self.function_modes: list[Value] = []  # those that captured code has entered, the outermost first
+        self.saving: list[Any] = []  # hooks on saved tensors that captured code has set, the outermost first
+        self.hooks: list[Any] = []  # those and others that it has taken away
         self.index_by_tensors = 0  # contexts in which an index of one element stays a tensor
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them

@@ -78,11 +78,8 @@ class _StandIns:
 
 
 def told_of(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwargs) -> list[Value] | None:
-    """What torch hands to who overrides its functions for a call; None if it does not for such calls.
-
-    Raises:
-        Break: torch does not say it for such arguments.
-    """
+    """What torch hands to who overrides its functions for a call; None if it does not for such calls; raises Break:
+    torch does not say it for such arguments."""
     stand_ins = _StandIns()
     try:
         hosts = [stand_ins.host_of(arg) for arg in args]

@@ -96,10 +96,6 @@ class Interpreter(Operations):
         right, left = self.stack.pop(), self.stack.pop()
         return left.realize(), right.realize()
 
-    def pop_raw(self) -> Value:
-        """Take a value from the stack without looking at it."""
-        return self.stack.pop()
-
     def pop_many(self, count: int) -> list[Value]:
         """Take the last `count` values, the lowest first, without looking at them."""
         if count == 0:
@@ -227,11 +223,8 @@ class Interpreter(Operations):
         return cell
 
     def let_go(self, old: Value | None) -> None:
-        """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called.
-
-        Raises:
-            Break: it was an argument, and no other place of the frame holds it.
-        """
+        """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called; raises
+        Break: it was an argument, and no other place of the frame holds it."""
         if self.parent is not None or type(old) is not LazyValue or not isinstance(old.source, Local):
             return
         kind = type(old.obj)

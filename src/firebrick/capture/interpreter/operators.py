@@ -467,11 +467,8 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
 
 
 def host_copy(interp: Interpreter, value: Value) -> Any:
-    """An object like a value that is made of constants: for functions that look at it and don't keep it.
-
-    Raises:
-        NotConstant: it holds tensors or objects of the user's classes.
-    """
+    """An object like a value that is made of constants: for functions that look at it and don't keep it; raises
+    NotConstant: it holds tensors or objects of the user's classes."""
     value = value.realize()
     if isinstance(value, DequeValue):
         return deque([host_copy(interp, item) for item in value.items], value.maxlen)

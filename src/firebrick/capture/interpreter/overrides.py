@@ -48,11 +48,8 @@ def _function_of(
 
 
 def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
-    """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers.
-
-    Raises:
-        Break: the call is an operator, whose function torch names otherwise.
-    """
+    """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers; raises Break: the
+    call is an operator, whose function torch names otherwise."""
     if interp.tracer.function_modes:
         raise Break("tensor-subclass", "a tensor of another class under a mode of functions")
     owners: list[ObjectValue] = []

@@ -78,11 +78,8 @@ class Operations:
     # -- constants ----------------------------------------------------------------
 
     def fold(self, function: Callable[..., Any], args: Args, kwargs: Kwargs, *, copied: bool = False) -> Value:
-        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
-
-        Raises:
-            Break: an argument is not constant.
-        """
+        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers;
+        raises Break: an argument is not constant."""
 
         def host_of(arg: Value) -> Any:
             return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()
@@ -156,12 +153,12 @@ class Operations:
         if isinstance(obj, types.FunctionType):
             replacement = known_callables.polyfill(obj)
             if replacement is not None:
-                return self.inline(self.tracer.function(replacement), args, kwargs)
+                return interp.inline(self.tracer.function(replacement), args, kwargs)
             rule = known_callables.rule_of(obj)
             if rule is not None:
                 return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
             assert isinstance(value, FunctionValue)
-            return self.inline(value, args, kwargs)
+            return interp.inline(value, args, kwargs)
         if isinstance(obj, CACHED):
             if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
                 return self.fold(obj, args, kwargs)  # what is cached may be asked for now
@@ -176,7 +173,7 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = known_callables.polyfill(obj)
         if replacement is not None:
-            returned = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            returned = interp.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
             if isinstance(obj, type) and isinstance(returned, (FunctionValue, GeneratorValue)):
                 returned.cls = obj
             return returned
@@ -204,10 +201,6 @@ class Operations:
             raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
         return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
 
-    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
-        """Run a Python function symbolically in a frame of its own."""
-        raise NotImplementedError
-
     def fallback_method(self, value: Value, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
         interp = self.interpreter
@@ -223,14 +216,14 @@ class Operations:
             self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
         replacement = known_callables.polyfill(method)
         if replacement is not None:
-            return self.inline(self.tracer.function(replacement), [value, *args], kwargs)
+            return interp.inline(self.tracer.function(replacement), [value, *args], kwargs)
         if isinstance(method, types.FunctionType):
-            return self.inline(self.tracer.function(method), [value, *args], kwargs)
+            return interp.inline(self.tracer.function(method), [value, *args], kwargs)
         return self.fold(method, [value, *args], kwargs)
 
     def decorate_with(self, context: Value, function: Value) -> Value:
         """`context(function)`: the function run inside the context manager."""
-        return self.inline(self.stand_in("decorate_with"), [context, function], {})
+        return self.interpreter.inline(self.stand_in("decorate_with"), [context, function], {})
 
     def stand_in(self, name: str) -> FunctionValue:
         """A Python stand-in that has a name of its own."""

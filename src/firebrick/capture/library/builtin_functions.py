@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.breaks.catalogue import Break, SkipFrame, breaks
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.class_statements import new_class
 from firebrick.capture.library.known_callables import (
@@ -262,9 +262,7 @@ def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(slots)
 
 
-@handles(globals, compile, input, open)
-def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "a built-in function that looks outside is called")
+handles(globals, compile, input, open)(breaks("unsupported-call", "a built-in function that looks outside is called"))
 
 
 @handles(dir, eval, exec, breakpoint)

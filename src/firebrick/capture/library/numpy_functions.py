@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_all, handles_each
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
@@ -443,10 +443,6 @@ def _of_scalars(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
 
 
-def _reads(text: str, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("data-dependent-value", text)
-
-
 handles_all({function: partial(_call_row, function.__name__, function, row) for function, row in ROWS.items()})
 for _name, _row in METHODS.items():
     ARRAY_METHODS[_name] = partial(_call_row, f"ndarray.{_name}", None, _row)
@@ -475,4 +471,4 @@ for _name, _text in {
     "__index__": "an array used as an index",
     "tobytes": "ndarray.tobytes()",
 }.items():
-    ARRAY_METHODS[_name] = partial(_reads, _text)
+    ARRAY_METHODS[_name] = breaks("data-dependent-value", _text)

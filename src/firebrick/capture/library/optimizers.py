@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import adam, optimizer
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import breaks
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import SequenceValue
@@ -61,16 +61,15 @@ def adam_step(*lists, grad_scale=None, found_inf=None, **options):
     _ADAM(*lists[:-1], before, None, None, **none, **options)
 
 
-@handles(torch._fused_sgd_, torch._fused_adagrad_)
-def _fused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "an optimizer's fused kernel is called")
+_fused = breaks("unsupported-call", "an optimizer's fused kernel is called")
+handles(torch._fused_sgd_, torch._fused_adagrad_)(_fused)
 
 
 @handles_each(torch._fused_adam_, torch._fused_adamw_)
 def _without_scale(kernel: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
     if any(isinstance(value, TensorValue) for value in scale):
-        return _fused(interp, args, kwargs)
+        _fused()
     decoupled = {"decoupled_weight_decay": ConstantValue(kernel is torch._fused_adamw_)}
     return interp.tracer.function(adam_step).call(interp, args, {**kwargs, **decoupled})  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from firebrick._native import Wrapped
 from firebrick.capture import marks
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 handles(marks.is_compiling, torch.compiler.is_dynamo_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
-@handles(marks.graph_break)
-def _graph_break(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("requested", "firebrick.graph_break()")
+handles(marks.graph_break)(breaks("requested", "firebrick.graph_break()"))
 
 
 # -- nonstrict_trace: one node, whose containers are taken apart; a module's tensors are arguments beside others --

@@ -62,7 +62,7 @@ def _pair(interp: Interpreter, at: Instruction) -> None:
         if op == "LOAD_FAST":
             interp.push(_local(interp, name))
         else:
-            _store(interp, name, interp.pop_raw())
+            _store(interp, name, interp.stack.pop())
 
 
 @executes("DELETE_FAST")
@@ -90,13 +90,13 @@ def _load_deref(interp: Interpreter, at: Instruction) -> None:
 def _store_deref(interp: Interpreter, at: Instruction) -> None:
     cell = interp.cell(at.argval)
     interp.tracer.effects.mutated(cell)
-    cell.content = interp.pop_raw()
+    cell.content = interp.stack.pop()
 
 
 @executes("DELETE_DEREF")
 def _delete_deref(interp: Interpreter, at: Instruction) -> None:
     _load_deref(interp, at)
-    interp.pop_raw()
+    interp.stack.pop()
     cell = interp.cell(at.argval)
     interp.tracer.effects.mutated(cell)
     cell.content = None
@@ -141,12 +141,7 @@ def _delete_name(interp: Interpreter, at: Instruction) -> None:
 
 @executes("STORE_GLOBAL")
 def _store_global(interp: Interpreter, at: Instruction) -> None:
-    interp.tracer.effects.set_global(interp.globals, at.argval, interp.pop_raw())
-
-
-@executes("DELETE_GLOBAL")
-def _delete_global(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", f"del of global {at.argval}")
+    interp.tracer.effects.set_global(interp.globals, at.argval, interp.stack.pop())
 
 
 @executes("LOAD_ATTR")
@@ -174,7 +169,7 @@ def _push_method(interp: Interpreter, attribute: Value) -> None:
 @executes("STORE_ATTR")
 def _store_attr(interp: Interpreter, at: Instruction) -> None:
     owner = interp.pop()
-    owner.set_attr(interp, at.argval, interp.pop_raw())
+    owner.set_attr(interp, at.argval, interp.stack.pop())
 
 
 @executes("LOAD_SUPER_ATTR")
@@ -229,7 +224,7 @@ HANDLERS.update(
         "LOAD_GLOBAL": lambda interp, at: push_callable(
             interp, interp.tracer.load_global(interp, at.argval), null=bool(at.flag)
         ),
-        "STORE_NAME": lambda interp, at: interp.names.update({at.argval: interp.pop_raw()}),
+        "STORE_NAME": lambda interp, at: interp.names.update({at.argval: interp.stack.pop()}),
         "LOAD_LOCALS": lambda interp, at: interp.push(NONE),
         "SETUP_ANNOTATIONS": lambda interp, at: interp.names.update({_NOTES: interp.names.get(_NOTES, DictValue({}))}),
     }

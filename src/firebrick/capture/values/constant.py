@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import TRANSPARENT
 from firebrick.capture.values.base import Value
 from firebrick.capture.values.method import MethodValue
@@ -191,16 +191,13 @@ def _view(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwar
     return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
 
-def _ask_disk(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", f"{name}() of a path asks the disk")
-
-
+_OF_DISK = {*dir(Path)} - {*dir(PurePath)}
 CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
     **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
-    **{(PosixPath, name): partial(_ask_disk, name) for name in dir(Path) if not hasattr(PurePath, name)},
+    **{(PosixPath, name): breaks("unsupported-call", f"{name}() of a path asks the disk") for name in _OF_DISK},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

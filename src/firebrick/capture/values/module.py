@@ -179,11 +179,8 @@ class NewModuleValue(ObjectValue):
 
 
 def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
-    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`.
-
-    Raises:
-        Break: the engine calls hooks of the module in the backward.
-    """
+    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`; raises Break: the
+    engine calls hooks of the module in the backward."""
     if interp.lookup(module.cls, "__call__")[0] is not _CALL:
         return ObjectValue.call(module, interp, args, kwargs)
     if torch.is_grad_enabled() and _is_hooked(interp, module, _BACKWARD_HOOKS):

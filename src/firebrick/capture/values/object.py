@@ -362,7 +362,8 @@ class ObjectValue(ComparedValue):
         if name == "__getitem__" and isinstance(self.storage, DictValue):
             hook, _ = interp.lookup(self.cls, "__missing__")
             if isinstance(hook, types.FunctionType):
-                return RawMethod(partial(_item_or_missing, self, self.storage, interp.tracer.function(hook)))
+                found, missing = self.storage.lookup, interp.tracer.function(hook)
+                return RawMethod(lambda at, args, _: found(at, args[0]) or missing.call(at, [self, args[0]], {}))
         return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -543,13 +544,6 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
         with interp.raising(AttributeError):
             use(object.__new__(cls))
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
-
-
-def _item_or_missing(
-    owner: Value, storage: DictValue, hook: Value, interp: Interpreter, args: Args, kwargs: Kwargs
-) -> Value:
-    item = storage.lookup(interp, args[0])
-    return hook.call(interp, [owner, args[0]], {}) if item is None else item
 
 
 class InstanceDictValue(BuiltinValue):

@@ -387,11 +387,8 @@ def may_be_expected(interp: Interpreter, value: Value) -> bool:
 
 
 def expect(interp: Interpreter, truth: Value) -> None:
-    """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python.
-
-    Raises:
-        Break: the backend can't look, or there was a write that can't be undone where it is false.
-    """
+    """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python; raises
+    Break: the backend can't look, or there was a write that can't be undone where it is false."""
     truth, graph = truth_of(interp, truth.tensor if isinstance(truth, TruthValue) else truth), interp.tracer.graph
     graph.watched = graph.watched or bool(graph.written)  # to be undone, so that plain Python can start again
     if graph.written and graph.beyond_undoing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.interpreter.function_modes import method_under_modes, seen
@@ -394,10 +394,6 @@ def _defines(cls: type, name: str) -> bool:
     return any(name in vars(base) for base in cls.__mro__)
 
 
-def _break(kind: str, detail: str, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    raise Break(kind, detail)
-
-
 def _places(interp: Interpreter, key: Value) -> list[Value]:
     """The tensors that a key consists of, and numbers beside them as tensors; none for other keys."""
     key = key.realize()
@@ -416,14 +412,14 @@ _ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2,
 """Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
-    "__contains__": functools.partial(_break, "data-dependent-branch", "`in` on a tensor"),
+    "__contains__": breaks("data-dependent-branch", "`in` on a tensor"),
     **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__setitem__")},
     "__len__": lambda interp, value, args, kwargs: value.length_value(interp),
     "detach_": _detach,
     "is_inference": _is_inference,
     "set_": _set,
     **{
-        name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
+        name: breaks("unsupported-call", f"Tensor.{name}() is called")
         for name in (
             *("_is_view", "backward", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
             *("retain_grad", "share_memory_"),

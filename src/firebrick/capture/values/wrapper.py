@@ -133,11 +133,8 @@ class WrapperValue(TensorValue):
 
 
 def note_written_wrappers(interp: Interpreter) -> None:
-    """Those that were given hold the same plain tensors as before, which the class's dispatch has written to.
-
-    Raises:
-        Break: it has changed them otherwise, or their history of gradients.
-    """
+    """Those that were given hold the same plain tensors as before, which the class's dispatch has written to; raises
+    Break: it has changed them otherwise, or their history of gradients."""
     for value in [*interp.tracer.graph._by_fake.values()]:
         if isinstance(value, WrapperValue) and value.obj is not None and value.fake._version:
             history, layout, *leaves = value.given

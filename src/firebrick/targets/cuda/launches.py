@@ -10,9 +10,8 @@ from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
 from firebrick.ir.loops.values import roots_of, values_of
-from firebrick.targets.cuda.planner import plan_tiles
+from firebrick.targets.cuda.planner import Terms, plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
-from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.program import Buffer, Load, Ref, Store, contiguous_strides
 from firebrick.ir.loops.values import hint, loads_of
 from firebrick.targets.cuda.part_text import PartWriter
+from firebrick.targets.cuda.planner import Terms
 from firebrick.targets.cuda.scopes import Term
-from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, Dim, Part, Phase
 from firebrick.targets.cuda.tiling import power_below
 
