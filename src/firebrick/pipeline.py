@@ -50,7 +50,7 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
-from firebrick.passes import cuda_apart, cuda_search, tuning
+from firebrick.passes import cpu_part, cuda_search, tuning
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
@@ -105,7 +105,7 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
-        starts |= cuda_apart.part_on_cpu(gm, config)
+        starts |= cpu_part.part_on_cpu(gm, config)
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), unwatched():

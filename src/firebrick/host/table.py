@@ -33,7 +33,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.kernels.step_buffers import args_in
+from firebrick.ir.kernels.step_buffers import args_in, touched
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
@@ -71,7 +71,7 @@ class _Writer:
         self.schedule = schedule
         self.program = schedule.program
         self.kernels = {k.name: k.device for k in schedule.kernels}
-        self.params = {k.name: k.params for k in schedule.kernels}
+        self.by_name = {k.name: k for k in schedule.kernels}
         self.numbers = {k.name: [i for i, p in enumerate(k.params) if p.number] for k in schedule.kernels}
         self.buffers = {b.name: b for b in self.program.buffers}
         self.places = {p.buffer: p for p in schedule.places}
@@ -319,15 +319,9 @@ class _Writer:
         first: dict[int, int] = {}
         outside = {*self.program.inputs, *self.program.consts}
         for position, step in enumerate(self.schedule.steps):
-            for name in outside.intersection(self._written(step)):
+            for name in outside.intersection(touched(step, self.by_name)[1]):
                 first.setdefault(self.slots[name], position)
         return first
-
-    def _written(self, step: Launch | Extern) -> list[str]:
-        if isinstance(step, Launch):
-            pairs = zip(step.args, self.params.get(step.kernel, ()), strict=False)
-            return [name for name, param in pairs if param.written]
-        return [name for name in (*step.writes, *step.outs) if name is not None]
 
     def _branches(self, count: int, mutated: bool) -> list[list[int]]:
         """For each row of steps its stream on a GPU, and rows that it waits for; nothing where one stream will do."""
@@ -336,7 +330,7 @@ class _Writer:
             return []
         # What the caller gives may overlap, which counts where some of it is written.
         outside = {*self.program.inputs, *self.program.consts} if mutated else set[str]()
-        names = [[{"" if n in outside else n for n in side} for side in (_touched(s), self._written(s))] for s in steps]
+        names = [[{"" if n in outside else n for n in side} for side in touched(s, self.by_name)] for s in steps]
         rows = {self.rows[k]: [row[0], *[self.rows[j] for j in row[1:]]] for k, row in enumerate(branches_of(names))}
         return [rows.get(k, []) for k in range(count)] if rows else []
 

@@ -20,7 +20,7 @@
 
 /* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not; sizes that
    have recordings of their own before others share, and the least that are rounded up to a power of two, not of four. */
-enum { MOST_SPREAD = 256 << 20, MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
+enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
 /* The part of its time on one stream below which a graph of several is kept. */
@@ -346,32 +346,10 @@ void fb_note_launch(const Program *program, Space *space, int step) {
     if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
 }
 
-/* Without the GIL or with it; kernels that begin while those before them run see those of their own stream only. */
-int fb_turn(const Program *program, Space *space, int step) {
-    const int released = space->thread != NULL;
-    fb_gil_take(space);
-    PyObject *made = PyObject_CallMethod(space->branches, "turn", "i", step);
-    void *stream = made == NULL ? NULL : PyLong_AsVoidPtr(made), *node;
-    Py_XDECREF(made);
-    if (PyErr_Occurred()) return -1;
-    for (int i = 0; i < program->device_count && stream != NULL; i++) {
-        space->work[i].stream = stream;
-        space->work[i].begun = 0;
-    }
-    if (stream != NULL) newest(space->into, stream, &node);
-    if (released) fb_gil_release(space);
-    return 0;
-}
-
-/* Memory for all that the steps write, in which no two buffers share any; -1 where that is much. */
-static int spread(const Program *program, Space *own) {
-    int64_t bytes = 0;
-    for (int i = 0; i < program->slot_count; i++) {
-        if ((program->slots[i].kind != SLOT_ARENA && program->slots[i].kind != SLOT_FRESH) || fb_is_given(own->into, i)) continue;
-        bytes += fb_span(program, own->registers, i);
-        if (bytes > MOST_SPREAD || fb_allocate(program, own, i) < 0) return -1;
-    }
-    return 0;
+/* What a stream has come to before a step is no node of that step. */
+void fb_note_turn(Space *space, void *stream) {
+    void *node;
+    newest(space->into, stream, &node);
 }
 
 /* Copies a slot's bytes between the caller's memory and the recording's, as a node; `sizes`: of the call. */
@@ -422,7 +400,7 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         if (fb_allocate(program, own, i) < 0 || add_copy(program, space->registers, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
     }
     if (rec->form == SEVERAL) {
-        if (spread(program, own) < 0) return fail(rec, "no room for branches");
+        if (fb_spread(program, own) < 0) return fail(rec, "no room for branches");
         own->branches = PyObject_CallMethod(self->recorder, "several", "O", rec->session);
         if (own->branches == NULL) return -1;
     } else if (fb_reserve_arena(program, own) < 0) {

@@ -232,6 +232,9 @@ void fb_watched(Recording *rec, int complete);
 void fb_note_launch(const Program *program, Space *space, int step);
 /* Turns to the stream of a step that is recorded; as `run_step`. */
 int fb_turn(const Program *program, Space *space, int step);
+void fb_note_turn(Space *space, void *stream);
+/* Allocates all that the steps write, where no two buffers share memory; -1 where that is too much. */
+int fb_spread(const Program *program, Space *own);
 void fb_recordings_clear(Executable *self);
 
 /* Parts of a call, host.c; each returns 0, or -1 with an exception set where it can fail. */

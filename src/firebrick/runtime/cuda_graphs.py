@@ -14,7 +14,6 @@ import torch
 
 from firebrick import _native
 from firebrick.report import recorder
-from firebrick.runtime.cuda_branches import Branches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,12 +120,38 @@ class _Session:
             self.graph.replay()
 
 
+class _Branches:
+    """Turns to the streams of one capture, the first of which captures, by a table's rows for steps. Each has workspaces
+    of libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
+
+    def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Sequence[Sequence[int]]) -> None:
+        self.streams, self.rows, self.step = streams, [*rows, [0]], -1
+        self.waited_for = {before for row in rows for before in row[1:]}
+        self.over: dict[int, torch.cuda.Event] = {}
+        begun = streams[0].record_event()
+        for stream in streams[1:]:
+            stream.wait_event(begun)
+
+    def turn(self, step: int) -> int:
+        """Come to a step, or behind all (-1): the address of its stream where that is another or waits, else 0."""
+        now, (number, *waits) = self.rows[self.step][0], self.rows[step]
+        if self.step in self.waited_for:
+            self.over[self.step] = self.streams[now].record_event()
+        events = [self.over[k] for k in waits] if step >= 0 else [s.record_event() for s in self.streams[1:]]
+        for event in events:
+            self.streams[number].wait_event(event)
+        self.step = step
+        torch.cuda.set_stream(self.streams[number])
+        return int(self.streams[number].cuda_stream) if events or number != now else 0
+
+
 class Recorder:
     """What the extension asks for a program, one capture at a time. random: its calls draw random numbers. branches: of
     its host table."""
 
     def __init__(self, name: str, random: bool, branches: Sequence[Sequence[int]] = ()) -> None:
         self.name, self.random, self.branches = name, random, () if random else branches
+        self.most = max((row[0] for row in self.branches if row), default=0)
 
     def begin(self, device: int, stream: int) -> _Session:
         """Begin a capture for calls on a stream, on another stream, which is current until `end`.
@@ -143,16 +168,16 @@ class Recorder:
                     raise RuntimeError("programs are recorded for other streams already")
                 own = None if unused else torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
                 side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet(), [])
-            while len(side.more) < max((row[0] for row in self.branches if row), default=0):
+            while len(side.more) < self.most:
                 side.more.append(torch.cuda.ExternalStream(_native.cuda_stream(device), device=device))
             return _Session(side, self.random)
         except BaseException:
             _lock.release()
             raise
 
-    def several(self, session: _Session) -> Branches:
+    def several(self, session: _Session) -> _Branches:
         """What turns to the streams of a capture that has begun."""
-        return Branches([session.side.stream, *session.side.more], self.branches)
+        return _Branches([session.side.stream, *session.side.more[: self.most]], self.branches)
 
     def end(self, session: _Session, complete: int) -> tuple[int, int]:
         """End the capture: addresses of the graph, and of what torch launches, where torch must, or 0.

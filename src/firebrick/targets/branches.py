@@ -14,7 +14,7 @@ after another from which on no others are made."""
 
 def branches_of(steps: Sequence[Sequence[set[str]]]) -> list[list[int]]:
     """For each step the number of its stream, then the steps of other streams that it waits for; nothing where that
-    would gain little. What a step touches and what of it it writes are names of memory that no other name is of.
+    would gain little. What a step reads and what it writes are names of memory that no other name is of.
 
     A step goes where it may begin first, as if all took as long. Streams keep the order of the program.
     """
@@ -22,8 +22,8 @@ def branches_of(steps: Sequence[Sequence[set[str]]]) -> list[list[int]]:
     readers: dict[str, list[int]] = {}
     rows, over, seen = list[list[int]](), list[float](), list[list[int]]()  # seen: last steps that were over, by stream
     free, last = [0.0] * _STREAMS, [[-1] * _STREAMS] * _STREAMS
-    for k, (touched, writes) in enumerate(steps):
-        needs = {writer[n] for n in touched if n in writer} | {j for n in writes for j in readers.get(n, ())}
+    for k, (reads, writes) in enumerate(steps):
+        needs = {writer[n] for n in reads | writes if n in writer} | {j for n in writes for j in readers.get(n, ())}
         begins = [max([free[s], *[over[j] + _CROSSING * (rows[j][0] != s) for j in needs]]) for s in range(_STREAMS)]
         stream = begins.index(min(begins))
         now, row = last[stream], [stream]
@@ -32,7 +32,7 @@ def branches_of(steps: Sequence[Sequence[set[str]]]) -> list[list[int]]:
                 row.append(j)
                 now = [*map(max, now, seen[j])]
         now = [k if s == stream else n for s, n in enumerate(now)]
-        for n in touched:
+        for n in reads:
             readers.setdefault(n, []).append(k)
         for n in writes:
             writer[n], readers[n] = k, []
