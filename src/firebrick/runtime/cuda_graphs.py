@@ -121,8 +121,8 @@ class _Session:
 
 
 class _Branches:
-    """Turns to the streams of one capture, the first of which captures, by a table's rows for steps. Each has workspaces
-    of libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
+    """Turns to the streams of a capture, which the first one begins, by a table's rows for steps. Each has workspaces of
+    libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
 
     def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Sequence[Sequence[int]]) -> None:
         self.streams, self.rows, self.step = streams, [*rows, [0]], -1
