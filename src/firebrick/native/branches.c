@@ -4,19 +4,20 @@
 /* Bytes of what steps write up to which each buffer has memory of its own. */
 enum { MOST_SPREAD = 256 << 20 };
 
-/* Kernels that begin while those before them run see those of their own stream only: the first after a turn waits. */
+/* A kernel that begins while the one before it runs waits for that one alone, so none does where steps of other streams
+   come before it too; an odd address is of a stream where they don't. */
 int fb_turn(const Program *program, Space *space, int step) {
     const int released = space->thread != NULL;
     fb_gil_take(space);
     PyObject *made = PyObject_CallMethod(space->branches, "turn", "i", step);
-    void *stream = made == NULL ? NULL : PyLong_AsVoidPtr(made);
+    const uintptr_t told = made == NULL ? 0 : (uintptr_t)PyLong_AsVoidPtr(made);
     Py_XDECREF(made);
     if (PyErr_Occurred()) return -1;
-    for (int i = 0; i < program->device_count && stream != NULL; i++) {
-        space->work[i].stream = stream;
-        space->work[i].begun = 0;
+    for (int i = 0; i < program->device_count && told != 0; i++) {
+        space->work[i].stream = (void *)(told & ~(uintptr_t)1);
+        space->work[i].begun &= told & 1;
     }
-    if (stream != NULL) fb_note_turn(space, stream);
+    if (told != 0) fb_note_turn(space, (void *)(told & ~(uintptr_t)1));
     if (released) fb_gil_release(space);
     return 0;
 }

@@ -121,19 +121,20 @@ class _Session:
 
 
 class _Branches:
-    """Turns to the streams of a capture, which the first one begins, by a table's rows for steps. Each has workspaces of
-    libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
+    """Turns to the streams of a capture, which the first one begins, by a table's rows for steps. Each has workspaces
+    of libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
 
     def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Sequence[Sequence[int]]) -> None:
         self.streams, self.rows, self.step = streams, [*rows, [0]], -1
         self.waited_for = {before for row in rows for before in row[1:]}
-        self.over: dict[int, torch.cuda.Event] = {}
+        self.over, self.used = dict[int, torch.cuda.Event](), frozenset[int]()
         begun = streams[0].record_event()
         for stream in streams[1:]:
             stream.wait_event(begun)
 
     def turn(self, step: int) -> int:
-        """Come to a step, or behind all (-1): the address of its stream where that is another or waits, else 0."""
+        """Come to a step, or behind all (-1): the address of its stream, one more where it waits for no other, or 0 where
+        it is the stream of the step before, too."""
         now, (number, *waits) = self.rows[self.step][0], self.rows[step]
         if self.step in self.waited_for:
             self.over[self.step] = self.streams[now].record_event()
@@ -142,7 +143,8 @@ class _Branches:
             self.streams[number].wait_event(event)
         self.step = step
         torch.cuda.set_stream(self.streams[number])
-        return int(self.streams[number].cuda_stream) if events or number != now else 0
+        alone, self.used = not events and number in self.used, self.used | {number}
+        return 0 if alone and number == now else int(self.streams[number].cuda_stream) + alone
 
 
 class Recorder:

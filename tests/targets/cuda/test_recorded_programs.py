@@ -710,7 +710,7 @@ class Streams:
 
     def turn(self, step):
         self.steps.append(step)
-        return 1 + (self.rows[step][0] if step >= 0 else 0)
+        return 2 * (1 + (self.rows[step][0] if step >= 0 else 0))
 
 
 BESIDE = {
