@@ -38,7 +38,7 @@ from firebrick.capture.values.scalar import read_size
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue, is_new_leaf
-from firebrick.capture.values.wrapper import WrapperValue, note_written_wrappers
+from firebrick.capture.values.wrapper import WrapperValue, note_changed_wrappers
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size, is_integer
@@ -317,7 +317,7 @@ class GraphBuilder:
             written = [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
             written += [f for f in told if all(f is not w for w in written)]
             self._note_written(target, fake_args, fakes, written)
-            note_written_wrappers(interp)
+        note_changed_wrappers(interp, None if mutated else fakes)
         self.changed_blindly |= mutated and -1 in versions
         if isinstance(out, torch.Tensor) and not mutated:
             value = self._by_fake.get(id(out))

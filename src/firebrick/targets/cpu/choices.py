@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.targets.base import CALL, Choice
+from firebrick.targets.cpu.attention_kernel import WIDEST
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
 from firebrick.targets.cpu.matmul_kernel import PIECE
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
@@ -92,14 +93,14 @@ def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
     return [Choice("own", 0.5)]
 
 
-def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any) -> list[Choice]:
-    """Attention of [batch, heads, length, size]: in parts, where scores take no more memory than the rest."""
-    sizes = (*q.shape, *k.shape, *v.shape)
-    if not columns or q.dtype is not torch.float32 or not all(type(n) is int and n for n in sizes):
+def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> list[Choice]:
+    """Attention of [batch, heads, length, size], of whole panels of a size; a mask with a number for each key."""
+    known = all(type(n) is int and n for n in (*q.shape, *k.shape))
+    if not columns or not known or q.dtype is not torch.float32 or q.shape[3] % columns or q.shape[3] > WIDEST:
         return []
     alike = k.shape == v.shape == (*q.shape[:2], k.shape[2], q.shape[3])
-    few = math.prod(q.shape[:3]) * k.shape[2] <= 2 * (q.numel() + k.numel())
-    return [Choice("parts", 1.5)] if alike and few else []
+    hides = mask is None or (mask.dtype is q.dtype and mask.shape[-1] == k.shape[2] and not causal)
+    return [Choice("own", 0.7)] if alike and hides and (mask is None or mask.dim() in (2, 4)) else []
 
 
 def _convolution(

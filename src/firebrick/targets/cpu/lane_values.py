@@ -99,22 +99,16 @@ class Values(Writer):
             assert lanes is not None
             address = f"{base} + ({self.index(v.index)}) * {lanes.width}"
             return self.name(v.dtype, self._from_memory(v.dtype, address, None), True)
-        varying = lanes is not None and (lanes.var in v.index.vars() or any(t.varying for _, t in bound))
-        if not varying:
-            return self._load_one(v, base, bound)
-        return self._load_lanes(v, base, bound)
-
-    def _load_one(self, v: Load, base: str, bound: list[tuple[Var, Text]]) -> Text:
         for x, t in bound:
             self.names[x] = f"(int64_t){t.code}"
+        if lanes is not None and (lanes.var in v.index.vars() or any(t.varying for _, t in bound)):
+            return self._load_lanes(v, base, bound)
         code = f"{base}[{self.index(v.index)}]"
         return self.name(v.dtype, f"{code} != 0" if v.dtype == "b8" else code, False)
 
     def _load_lanes(self, v: Load, base: str, bound: list[tuple[Var, Text]]) -> Text:
         lanes = self.lanes
         assert lanes is not None
-        for x, t in bound:
-            self.names[x] = f"(int64_t){t.code}"
         gathered = any(t.varying for _, t in bound)
         stride = None if gathered else v.index.coeff(lanes.var)
         if v in self.turned:

@@ -199,9 +199,8 @@ class Recurrent:
         """A word for the kernel's name."""
         return f"{self.cell}_{'n' if isinstance(self.steps, str) else self.steps}x{self.batch}x{self.size}"
 
-    def shares(self, unit: Unit) -> str:
+    def shares(self, _: Unit) -> str:
         """What kernels have in common that take the same tiles."""
-        del unit
         return "recurrent"
 
     def text(self, unit: Unit, name: str) -> str:
