@@ -133,8 +133,8 @@ class _Branches:
             stream.wait_event(begun)
 
     def turn(self, step: int) -> int:
-        """Come to a step, or behind all (-1): the address of its stream, one more where it waits for no other; 0 where it
-        is the stream of the step before, too."""
+        """Come to a step, or behind all (-1): the address of its stream, one more where it waits for no other; 0 where
+        it is the stream of the step before, too."""
         now, (number, *waits) = self.rows[self.step][0], self.rows[step]
         if self.step in self.waited_for:
             self.over[self.step] = self.streams[now].record_event()
