@@ -214,20 +214,20 @@ def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _deep(interp, args[0].realize(), {})
 
 
-def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
+def _deep(interp: Interpreter, value: Value, memo: dict[Value, Value]) -> Value:
     value = value.realize()
-    earlier = memo.get(id(value))
+    earlier = memo.get(value)
     if earlier is not None:
         return earlier
     copy: Value
     if isinstance(value, TupleValue):
         copy = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
     elif type(value) is ListValue:
-        copy = memo[id(value)] = ListValue([])
+        copy = memo[value] = ListValue([])
         copy.items.extend(_deep(interp, item, memo) for item in value.items)
     elif isinstance(value, DictValue):
         copy = DictValue({}, cls=value.cls, factory=value.factory)
-        memo[id(value)] = copy
+        memo[value] = copy
         for host, (key, item) in value.whole(interp).items():
             copy.entries[host] = (key, _deep(interp, item, memo))
     elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
@@ -241,17 +241,17 @@ def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
         return _deep_object(interp, value, memo)
     else:
         raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
-    memo[id(value)] = copy
+    memo[value] = copy
     return copy
 
 
-def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:
+def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[Value, Value]) -> Value:
     if issubclass(value.cls, enum.Enum):
         return value
     method = value.special(interp, "__deepcopy__")
     if method is not None:
         return method.realize().call(interp, [DictValue({})], {})
-    copied = memo[id(value)] = _copied_object(interp, value)
+    copied = memo[value] = _copied_object(interp, value)
     assert isinstance(copied, ObjectValue)
     if copied.storage is not None:
         copied.storage = _deep(interp, copied.storage, memo)

@@ -39,7 +39,7 @@ from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
