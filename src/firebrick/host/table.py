@@ -15,7 +15,6 @@ The table is JSON-able data:
     recipe     call steps that compute derived slots from const slots
     sources    positions of constants that the recipe reads
     mutated    slots of inputs and constants that the steps write
-    branches   for each step, if it gains by it, the number of its stream on a GPU and steps of others that it waits for
     undo       the first step that writes them and those slots, if a step from there on may raise
 
 A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", view], ["i", number], ["b", bool],
@@ -33,12 +32,11 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
 from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.kernels.step_buffers import args_in, touched
+from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
 from firebrick.runtime.written import overload_of
-from firebrick.targets.branches import branches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,7 +69,6 @@ class _Writer:
         self.schedule = schedule
         self.program = schedule.program
         self.kernels = {k.name: k.device for k in schedule.kernels}
-        self.by_name = {k.name: k for k in schedule.kernels}
         self.numbers = {k.name: [i for i, p in enumerate(k.params) if p.number] for k in schedule.kernels}
         self.buffers = {b.name: b for b in self.program.buffers}
         self.places = {p.buffer: p for p in schedule.places}
@@ -107,7 +104,6 @@ class _Writer:
             "sources": self._sources(),
             "mutated": list(mutated := self._mutated()),
             "undo": self._undo(steps, mutated),
-            "branches": self._branches(len(steps), bool(mutated)),
             "release_gil": self._work() > RELEASE_BYTES,
         }
         return table
@@ -316,23 +312,18 @@ class _Writer:
 
     def _mutated(self) -> dict[int, int]:
         """Slots of inputs and constants that steps write; the place in the schedule of the first step that does."""
+        kernels = {k.name: k for k in self.schedule.kernels}
         first: dict[int, int] = {}
         outside = {*self.program.inputs, *self.program.consts}
         for position, step in enumerate(self.schedule.steps):
-            for name in outside.intersection(touched(step, self.by_name)[1]):
+            if isinstance(step, Launch):
+                params = kernels[step.kernel].params if step.kernel in kernels else ()
+                written = [name for name, param in zip(step.args, params, strict=False) if param.written]
+            else:
+                written = [*step.writes, *((n for n in step.outs if n is not None) if step.into else ())]
+            for name in outside.intersection(written):
                 first.setdefault(self.slots[name], position)
         return first
-
-    def _branches(self, count: int, mutated: bool) -> list[list[int]]:
-        """For each row of steps its stream on a GPU, and rows that it waits for; nothing where one stream will do."""
-        steps = self.schedule.steps
-        if {self.kernels.get(s.kernel) if isinstance(s, Launch) else device_type(s.device) for s in steps} != {"cuda"}:
-            return []
-        # What the caller gives may overlap, which counts where some of it is written.
-        outside = {*self.program.inputs, *self.program.consts} if mutated else set[str]()
-        names = [[{"" if n in outside else n for n in side} for side in touched(s, self.by_name)] for s in steps]
-        rows = {self.rows[k]: [row[0], *[self.rows[j] for j in row[1:]]] for k, row in enumerate(branches_of(names))}
-        return [rows.get(k, []) for k in range(count)] if rows else []
 
     def _undo(self, steps: list[list[Any]], mutated: dict[int, int]) -> list[int]:
         begins = self.rows[min(mutated.values())] if mutated else len(steps)

@@ -1,4 +1,4 @@
-/* Steps of a program that is recorded on several streams, each behind those that it waits for: `targets/branches.py`. */
+/* Steps of a program that is recorded on several streams, each behind those that it waits for: `passes/branches.py`. */
 #include "host.h"
 
 /* Bytes of what steps write up to which each buffer has memory of its own. */
@@ -17,7 +17,8 @@ int fb_turn(const Program *program, Space *space, int step) {
         space->work[i].stream = (void *)(told & ~(uintptr_t)1);
         space->work[i].begun &= told & 1;
     }
-    if (told != 0) fb_note_turn(space, (void *)(told & ~(uintptr_t)1));
+    void *node; /* what the stream has come to is no node of the step */
+    if (told != 0) fb_newest(space->into, (void *)(told & ~(uintptr_t)1), &node);
     if (released) fb_gil_release(space);
     return 0;
 }

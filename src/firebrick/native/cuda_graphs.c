@@ -318,7 +318,7 @@ static int fail(Recording *rec, const char *what) {
 }
 
 /* The node that the capture of a stream has come to; NULL where nothing was added since. */
-static int newest(Recording *rec, void *stream, void **node) {
+int fb_newest(Recording *rec, void *stream, void **node) {
     int status;
     uint64_t id;
     void *graph, *const *nodes = NULL;
@@ -346,15 +346,9 @@ void fb_note_launch(const Program *program, Space *space, int step) {
         renewed |= rec->roles[row->slots[k]] == RENEWED;
         odd |= !(row->values && row->values[k]) && is_odd(space, row->slots[k]);
     }
-    if (newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && odd)) rec->failed = 1;
+    if (fb_newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && odd)) rec->failed = 1;
     if (rec->shared && node.node == NULL) rec->failed = 1; /* nothing to do for the sizes that others are rounded up to */
     if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
-}
-
-/* What a stream has come to before a step is no node of that step. */
-void fb_note_turn(Space *space, void *stream) {
-    void *node;
-    newest(space->into, stream, &node);
 }
 
 /* Copies a slot's bytes between the caller's memory and the recording's, as a node; `sizes`: of the call. */
@@ -365,7 +359,7 @@ static int add_copy(const Program *program, const int64_t *sizes, Space *space, 
     void *inner = space->pointers[slot], *outer = rec->outer[slot];
     if (bytes == 0) return 0;
     if (fb_cuda.copy(&work, out ? outer : inner, out ? inner : outer, bytes) != 0) return -1;
-    if (newest(rec, stream, &node.node) < 0 || node.node == NULL) return -1;
+    if (fb_newest(rec, stream, &node.node) < 0 || node.node == NULL) return -1;
     if (fb_cuda_driver.get_copy(node.node, &node.copy) != 0) return -1;
     rec->nodes[rec->node_count++] = node;
     return 0;
@@ -569,15 +563,6 @@ static int replay(Executable *self, Recording *rec, Space *space) {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
-/* Whether the steps may be captured on several streams. */
-static int has_branches(const Executable *self, const Recording *rec) {
-    PyObject *rows = rec->shared ? NULL : PyObject_GetAttrString(self->recorder, "branches");
-    const int any = rows != NULL && PyObject_IsTrue(rows) > 0;
-    PyErr_Clear();
-    Py_XDECREF(rows);
-    return any;
-}
-
 static int is_ready(Executable *self, Recording *rec) {
     if (self->recordings_made >= MOST_MADE) return 0;
     if (self->forced) return rec->calls > 1;
@@ -592,7 +577,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
         rec->thread = PyThread_get_thread_ident();
         rec->calls++;
         if (!is_ready(self, rec) || rec->thread != before) return 0;
-        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !has_branches(self, rec))) {
+        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !(self->branches && !rec->shared))) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
@@ -602,7 +587,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
             return 0;
         }
         tell(self, rec, "recorded");
-        rec->phase = self->forced && (rec->form == ONE || !has_branches(self, rec)) ? KEPT : TRIED;
+        rec->phase = self->forced && (rec->form == ONE || !(self->branches && !rec->shared)) ? KEPT : TRIED;
         return 1;
     }
     if (rec->phase == REFUSED) return 0;
@@ -617,7 +602,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
 static void judge(Executable *self, Recording *rec) {
     if (rec->phase != TRIED || rec->graph.samples < SAMPLES) return;
     const float now = cost(&rec->graph);
-    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && has_branches(self, rec);
+    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && (self->branches && !rec->shared);
     if (!more && ((!self->forced && now > cost(&rec->steps)) || (several && now > GAIN * rec->single))) {
         refuse(self, rec, several ? "slower on several streams" : "slower than the steps");
         return;

@@ -692,6 +692,10 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->forced = forced;
     int recordable = recorder == NULL || recorder == Py_None ? 0 : fb_recordable(self);
     if (recordable > 0) self->recorder = Py_NewRef(recorder);
+    PyObject *rows = recordable > 0 ? PyObject_GetAttrString(recorder, "branches") : NULL;
+    self->branches = rows != NULL && PyObject_IsTrue(rows) > 0;
+    Py_XDECREF(rows);
+    if (recordable >= 0) PyErr_Clear();
     if (recordable < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }

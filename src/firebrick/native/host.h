@@ -215,7 +215,7 @@ typedef struct {
     PyObject *recorder;
     struct Recording *recordings;
     uint8_t *moves; /* what is known of each slot */
-    int card, forced, recordings_made;
+    int card, forced, branches, recordings_made;
     unsigned calls;
     int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
@@ -233,7 +233,7 @@ void fb_watched(Recording *rec, int complete);
 void fb_note_launch(const Program *program, Space *space, int step);
 /* Turns to the stream of a step that is recorded; as `run_step`. */
 int fb_turn(const Program *program, Space *space, int step);
-void fb_note_turn(Space *space, void *stream);
+int fb_newest(struct Recording *rec, void *stream, void **node);
 /* Allocates all that the steps write, where no two buffers share memory; -1 where that is too much. */
 int fb_spread(const Program *program, Space *own);
 void fb_recordings_clear(Executable *self);

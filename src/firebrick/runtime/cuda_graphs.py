@@ -124,9 +124,9 @@ class _Branches:
     """Turns to the streams of a capture, which the first one begins, by a table's rows for steps. Each has workspaces
     of libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
 
-    def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Sequence[Sequence[int]]) -> None:
-        self.streams, self.rows, self.step = streams, [*rows, [0]], -1
-        self.waited_for = {before for row in rows for before in row[1:]}
+    def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Mapping[int, Sequence[int]]) -> None:
+        self.streams, self.rows, self.step = streams, {**rows, -1: [0]}, -1
+        self.waited_for = {before for row in rows.values() for before in row[1:]}
         self.over, self.used = dict[int, torch.cuda.Event](), frozenset[int]()
         begun = streams[0].record_event()
         for stream in streams[1:]:
@@ -148,12 +148,14 @@ class _Branches:
 
 
 class Recorder:
-    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers. branches: of
-    its host table."""
+    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers. branches: by
+    number of a step the number of its stream, and the steps that it waits for."""
 
-    def __init__(self, name: str, random: bool, branches: Sequence[Sequence[int]] = ()) -> None:
-        self.name, self.random, self.branches = name, random, () if random else branches
-        self.most = max((row[0] for row in self.branches if row), default=0)
+    def __init__(self, name: str, random: bool, rows: Sequence[Any] = (), steps: Sequence[Any] = ()) -> None:
+        self.name, self.random, at = name, random, [k for k, s in enumerate(steps) if s[0] not in ("alloc", "free")]
+        pairs = zip(at, rows, strict=True) if len(at) == len(rows) and not random else ()
+        self.branches = {k: [row[0], *[at[j] for j in row[1:]]] for k, row in pairs}
+        self.most = max((row[0] for row in self.branches.values()), default=0)
 
     def begin(self, device: int, stream: int) -> _Session:
         """Begin a capture for calls on a stream, on another stream, which is current until `end`.
@@ -217,9 +219,9 @@ class Recorder:
 
 
 def recorder_of(
-    name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool
+    name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool, branches: Any = ()
 ) -> Recorder | None:
-    """What records a program, None where it can't be recorded."""
+    """What records a program, None where it can't be recorded. branches: as `passes/branches.py` has them."""
     drawn = {out for step in table["steps"] if step[:2] == _DRAW for out in step[6]}
     consts = [k for k, row in enumerate(table["slots"]) if row[0] == "const"]
     kernels = [row for row in table["steps"] if row[0] == "kernel"]
@@ -243,7 +245,7 @@ def recorder_of(
             against = against or "looks at indices"
     if against:
         recorder.reason("CUDA graphs", f"{name}: never recorded: {against}")
-    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random, table.get("branches", ()))
+    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random, branches, table["steps"])
 
 
 def _drops(schema: Any, args: Any) -> bool:

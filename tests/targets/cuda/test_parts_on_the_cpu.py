@@ -9,7 +9,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from firebrick import pipeline
 from firebrick.config import Config
 from firebrick.fakes.segments import segments
-from firebrick.passes import cpu_part
+from firebrick.trace import cpu_part
 
 CARD = "cuda:0"
 

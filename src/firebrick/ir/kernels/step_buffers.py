@@ -9,25 +9,16 @@ from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.program import Extern, Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from firebrick.ir.kernels.schedule import Kernel
+    from collections.abc import Callable, Iterator
 
     Step = Launch | Extern
 
 
 def names_in(step: Step) -> list[str]:
     """The buffers of a step, by place."""
-    others = () if isinstance(step, Launch) else (*step.outs, *step.writes)
-    return [*args_in(step), *[name for name in others if name is not None]]
-
-
-def touched(step: Step, kernels: Mapping[str, Kernel]) -> tuple[set[str], set[str]]:
-    """What a step reads alone, and what it writes."""
     if isinstance(step, Launch):
-        pairs = list(zip(step.args, kernels[step.kernel].params if step.kernel in kernels else (), strict=False))
-        return {a for a, p in pairs if not p.written}, {a for a, p in pairs if p.written}
-    return {*args_in(step)}, {name for name in (*step.outs, *step.writes) if name is not None}
+        return list(step.args)
+    return [*args_in(step), *[name for name in (*step.outs, *step.writes) if name is not None]]
 
 
 def args_in(step: Step) -> list[str]:

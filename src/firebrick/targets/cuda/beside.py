@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.kernels.step_buffers import names_in, touched
+from firebrick.ir.kernels.step_buffers import names_in
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.launches import beside
 from firebrick.targets.cuda.tile import Body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer
     from firebrick.targets.base import KernelTable
     from firebrick.targets.cuda.facts import CardFacts
+
+    Touched = tuple[set[str], set[str]]
 
 _MOST = 16
 """Launches that become one: more would make its code, of as many copies, longer than it saves."""
@@ -43,7 +45,7 @@ def side_by_side(
     kernels, sizes = {k.name: k for k in table.kernels()}, {b.name: _nbytes(b) for b in table.program.buffers}
     last = {name: k for k, step in enumerate(steps) for name in names_in(step)}
     waiting: dict[str, list[Launch]] = {}
-    held: dict[str, tuple[set[str], set[str]]] = {}
+    held: dict[str, Touched] = {}
     alive: dict[str, int] = {}
     out: list[Launch | Extern] = []
 
@@ -87,13 +89,21 @@ def _is_small(step: Launch, kernel: Kernel | None, card: CardFacts, device: str)
     return small and not rows and len(step.args) <= _MOST_ARGUMENTS // 2
 
 
+def touched(step: Launch | Extern, kernels: Mapping[str, Kernel]) -> Touched:
+    """What a step reads and what it writes; a library call may write all that it is given."""
+    if isinstance(step, Launch):
+        pairs = list(zip(step.args, kernels[step.kernel].params, strict=True))
+        return {a for a, p in pairs if not p.written}, {a for a, p in pairs if p.written}
+    return set(), {*names_in(step)}
+
+
 def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
     """Kernel -> its parameters that in each launch are weights, which no step writes; others' kernels write none."""
     kernels = {k.name: k for k in schedule.kernels}
     steps = [s for s in schedule.steps if isinstance(s, Extern) or s.kernel in kernels]
     steady = {b.name for b in schedule.program.buffers if b.kind in ("const", "derived")}
     for step in steps:
-        steady -= touched(step, kernels)[1]
+        steady -= touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
     found = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
     for step in steps:
         if isinstance(step, Launch):

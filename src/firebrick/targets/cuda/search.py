@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from firebrick.ir.index.expr import ONE, ZERO, product, var
 from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.kernels.schedule import Launch, Place, Schedule
-from firebrick.ir.kernels.step_buffers import names_in, touched
+from firebrick.ir.kernels.step_buffers import names_in
 from firebrick.ir.loops.constructors import op
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
 from firebrick.ir.loops.values import loads_of
+from firebrick.targets.cuda.beside import touched
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed
 from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, in_turn, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body

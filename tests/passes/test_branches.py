@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from firebrick.targets import branches
-from firebrick.targets.branches import branches_of
+from firebrick.passes import branches
+from firebrick.passes.branches import streams_of
 
 
 def ordered(rows):
@@ -28,7 +28,7 @@ def test_steps_that_meet_are_in_order(seed, monkeypatch):
         touched = {*draw.sample(names, min(len(names), draw.randint(1, 4)))}
         writes = {*draw.sample(sorted(touched), draw.randint(0, min(2, len(touched))))}
         steps.append((touched - writes, writes))
-    rows = branches_of(steps)
+    rows = streams_of(steps)
     before = ordered(rows)
     for k, (reads, writes) in enumerate(steps):
         for j, (others, theirs) in enumerate(steps[:k]):
@@ -42,11 +42,11 @@ def chain(name, length):
 
 
 def test_two_chains_are_two_streams():
-    rows = branches_of([*chain("a", 9), *chain("b", 9), ({"a9", "b9"}, {"c"})])
+    rows = streams_of([*chain("a", 9), *chain("b", 9), ({"a9", "b9"}, {"c"})])
     assert [row[0] for row in rows] == [0] * 9 + [1] * 9 + [0]
     assert [row[1:] for row in rows] == [[]] * 18 + [[17]]
 
 
 def test_a_chain_stays_on_its_stream():
-    assert branches_of(chain("a", 9)) == []
-    assert branches_of([]) == []
+    assert streams_of(chain("a", 9)) == []
+    assert streams_of([]) == []
