@@ -1,7 +1,7 @@
 /* Steps of a program that is recorded on several streams, each behind those that it waits for: `passes/branches.py`. */
 #include "host.h"
 
-/* Bytes of what steps write up to which each buffer has memory of its own. */
+/* Bytes of what steps write up to which each buffer has memory of its own, and stays until the recording is complete. */
 enum { MOST_SPREAD = 256 << 20 };
 
 /* A kernel that begins while the one before it runs waits for that one alone, so none does where steps of other streams
@@ -23,12 +23,19 @@ int fb_turn(const Program *program, Space *space, int step) {
     return 0;
 }
 
-int fb_spread(const Program *program, Space *own) {
+int fb_is_spread(const Program *program, const int64_t *registers) {
     int64_t bytes = 0;
     for (int i = 0; i < program->slot_count; i++) {
+        const SlotKind kind = program->slots[i].kind;
+        if (kind == SLOT_ARENA || kind == SLOT_FRESH || kind == SLOT_CALL) bytes += fb_span(program, registers, i);
+    }
+    return bytes <= MOST_SPREAD;
+}
+
+int fb_spread(const Program *program, Space *own) {
+    for (int i = 0; i < program->slot_count; i++) {
         if ((program->slots[i].kind != SLOT_ARENA && program->slots[i].kind != SLOT_FRESH) || fb_is_given(own->into, i)) continue;
-        bytes += fb_span(program, own->registers, i);
-        if (bytes > MOST_SPREAD || fb_allocate(program, own, i) < 0) return -1;
+        if (fb_allocate(program, own, i) < 0) return -1;
     }
     return 0;
 }

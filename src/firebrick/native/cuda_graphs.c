@@ -563,6 +563,10 @@ static int replay(Executable *self, Recording *rec, Space *space) {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
+static int has_branches(const Executable *self, const Recording *rec) {
+    return self->branches && !rec->shared && fb_is_spread(&self->program, rec->registers);
+}
+
 static int is_ready(Executable *self, Recording *rec) {
     if (self->recordings_made >= MOST_MADE) return 0;
     if (self->forced) return rec->calls > 1;
@@ -577,7 +581,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
         rec->thread = PyThread_get_thread_ident();
         rec->calls++;
         if (!is_ready(self, rec) || rec->thread != before) return 0;
-        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !(self->branches && !rec->shared))) {
+        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !has_branches(self, rec))) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
@@ -587,7 +591,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
             return 0;
         }
         tell(self, rec, "recorded");
-        rec->phase = self->forced && (rec->form == ONE || !(self->branches && !rec->shared)) ? KEPT : TRIED;
+        rec->phase = self->forced && (rec->form == ONE || !has_branches(self, rec)) ? KEPT : TRIED;
         return 1;
     }
     if (rec->phase == REFUSED) return 0;
@@ -602,7 +606,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
 static void judge(Executable *self, Recording *rec) {
     if (rec->phase != TRIED || rec->graph.samples < SAMPLES) return;
     const float now = cost(&rec->graph);
-    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && (self->branches && !rec->shared);
+    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && has_branches(self, rec);
     if (!more && ((!self->forced && now > cost(&rec->steps)) || (several && now > GAIN * rec->single))) {
         refuse(self, rec, several ? "slower on several streams" : "slower than the steps");
         return;

@@ -234,7 +234,8 @@ void fb_note_launch(const Program *program, Space *space, int step);
 /* Turns to the stream of a step that is recorded; as `run_step`. */
 int fb_turn(const Program *program, Space *space, int step);
 int fb_newest(struct Recording *rec, void *stream, void **node);
-/* Allocates all that the steps write, where no two buffers share memory; -1 where that is too much. */
+/* Whether all that the steps write may have memory that no two buffers share; allocates it, but for results of calls. */
+int fb_is_spread(const Program *program, const int64_t *registers);
 int fb_spread(const Program *program, Space *own);
 void fb_recordings_clear(Executable *self);
 

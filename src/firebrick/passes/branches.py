@@ -30,16 +30,14 @@ def branches_of(schedule: Schedule) -> list[list[int]]:
             return []
     # What the caller gives may overlap, which counts where some of it is written.
     outside = {b.name for b in schedule.program.buffers if b.kind in ("input", "const", "derived")}
-    if not any(outside & writes for _, writes in touched):
-        return streams_of(touched)
-    return streams_of([[{"" if n in outside else n for n in names} for names in both] for both in touched])
+    shared = outside if any(outside & writes for _, writes in touched) else set[str]()
+    return streams_of([[{"" if n in shared else n for n in names} for names in both] for both in touched])
 
 
 def streams_of(steps: list[list[set[str]]]) -> list[list[int]]:
     """For each step, of names that it reads and that it writes, the number of its stream and steps of others that it
     waits for; nothing where that gains little. It goes where it may begin first, as if all took as long, in order."""
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
+    writer, readers = dict[str, int](), dict[str, list[int]]()
     rows, over, free = list[list[int]](), list[float](), [0.0] * _STREAMS
     waited: dict[tuple[int, int], int] = {}  # a stream, and the last step of another one that it has waited for
     for k, (reads, writes) in enumerate(steps):
