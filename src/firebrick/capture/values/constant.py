@@ -14,7 +14,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import TRANSPARENT
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import UnknownValue, Value
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
@@ -144,13 +144,8 @@ class OpenValue(ConstantValue):
     def __init__(self) -> None:
         super(ConstantValue, self).__init__(None)
 
-    def python_type(self) -> type:
-        """Class."""
-        return self.cls
-
-    def is_constant(self) -> bool:
-        """Not until someone needs it."""
-        return False
+    python_type = Value.python_type
+    is_constant = UnknownValue.is_constant  # not until someone needs it
 
     def describe(self) -> str:
         """What it is."""

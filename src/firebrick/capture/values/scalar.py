@@ -138,9 +138,7 @@ class OpenText(OpenValue):
         """What it is, guarded from here on."""
         return self.function(*[arg.realize().as_constant() for arg in self.args])
 
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Call the function behind the graph."""
-        emitter.load_call(self.function, *self.args)
+    reconstruct = LateValue.reconstruct  # type: ignore[assignment]
 
 
 # -- reading --------------------------------------------------------------------------------------
