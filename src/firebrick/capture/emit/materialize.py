@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.emit.writer import Emitter
@@ -12,9 +14,6 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import CodeType
-
     from firebrick.capture.graph import GraphBuilder
 
 

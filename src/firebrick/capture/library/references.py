@@ -9,7 +9,8 @@ import operator
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from firebrick import _native
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
@@ -17,7 +18,7 @@ from firebrick.capture.breaks.continuation import MISSING, unread
 from firebrick.capture.guards.sources import Applied, Const, referent
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.address import WeakReferenceValue, check_held
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
@@ -27,11 +28,6 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, InstanceDictValue, ObjectValue
 from firebrick.capture.values.object import MISSING as NOTHING
 from firebrick.capture.values.sequence import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 @handles(weakref.ref)
@@ -102,7 +98,6 @@ class TokenValue(Value):
     cls = contextvars.Token
 
     def __init__(self, variable: ObjectValue, before: Value | None) -> None:
-        super().__init__()
         self.variable, self.before = variable, before
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
