@@ -133,7 +133,6 @@ class OpenValue(ConstantValue):
     """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
 
     __slots__ = ()
-
     python_type = Value.python_type
     is_constant = UnknownValue.is_constant  # not until someone needs it
 
