@@ -130,13 +130,6 @@ _asks(
 )
 
 
-@handles(torch._C._are_functorch_transforms_active)
-def _transforms_are_active(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if interp.tracer.graph.in_transform:
-        return ConstantValue(True)
-    return interp.fold(torch._C._are_functorch_transforms_active, args, kwargs)
-
-
 _asks(torch.get_num_threads, state="THREADS")
 _asks(torch.get_float32_matmul_precision, state="MATMUL_PRECISION")
 
@@ -493,6 +486,9 @@ handles_all(
             contextlib.nullcontext, [], partial(_count, "index_by_tensors")
         ),
         torch._C._is_torch_function_enabled: lambda at, args, kwargs: ConstantValue(not at.tracer.overrides_off),
+        torch._C._are_functorch_transforms_active: lambda at, args, kwargs: ConstantValue(
+            at.tracer.graph.in_transform or torch._C._are_functorch_transforms_active()
+        ),
         torch.overrides.handle_torch_function: _handle_torch_function,
         torch._C._set_grad_enabled: lambda at, args, kwargs: set_grad_mode(at, at.flag(args[0], True)) or NONE,
         torch.Tensor._make_subclass: make_subclass,
@@ -529,11 +525,6 @@ def _held(interp: Interpreter, value: Value) -> Any:
     return interp.fold(lambda constant: constant, [value], {}).as_constant() if obj is MISSING else obj
 
 
-def _group_name(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A process group, mesh or list of ranks, known by identity, as the name by which ops know the group."""
-    return _fixed_call(interp, function.__globals__["_resolve_group_name"], args, kwargs)
-
-
 def _fixed_call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     host = [_held(interp, arg) for arg in args]
     named = {name: _held(interp, arg) for name, arg in kwargs.items()}
@@ -554,8 +545,12 @@ NAMED.update(
             for name in ("guard_or_false", "guard_or_true", "statically_known_true")
         },
         (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
-        (_FUNCTIONAL, "_resolve_group"): _group_name,
-        (_FUNCTIONAL, "_resolve_group_name"): _group_name,
+        **{  # a process group, mesh or list of ranks, known by identity, is the name by which ops know the group
+            (_FUNCTIONAL, name): lambda at, function, *call: _fixed_call(
+                at, function.__globals__["_resolve_group_name"], *call
+            )
+            for name in ("_resolve_group", "_resolve_group_name")
+        },
         (_C10D, "_get_group_size_by_name"): _fixed_call,
         (_C10D, "_WorldMeta.WORLD"): _world,
     }

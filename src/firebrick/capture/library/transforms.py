@@ -40,6 +40,7 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.fakes.node_values import tensors_in
+from firebrick.fakes.segments import stands_apart
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
 if TYPE_CHECKING:
@@ -406,8 +407,10 @@ class Hooks:
         if packs:
             bodies, nodes, _ = zip(*packs, *unpacks, strict=True)
             target = Packing(bodies, [(tensor.dtype, tensor.ndim) for tensor in saved])
-            graph.statement(interp, target, ([*nodes],))
+            begun = graph.statement(interp, target, ([*nodes],))
         yield
+        if packs and any(map(stands_apart, graph.since(begun))):
+            raise Break("unsupported-call", "hooks on saved tensors where the graph is cut")
         if packs:
             graph.statement(interp, _END, ())
 
