@@ -116,3 +116,23 @@ def test_other_sizes_stay_the_librarys(shape):
     with torch.no_grad():
         run = firebrick.compile(lambda q: F.scaled_dot_product_attention(q, q, q), options={"measure": False})
         torch.testing.assert_close(run(q), F.scaled_dot_product_attention(q, q, q))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sizes_that_are_symbols_take_the_kernel(masked, caplog):
+    layer = torch.nn.Linear(96, 3 * 96)
+
+    def attend(x):
+        (batch, n, _), mask = x.shape, None
+        q, k, v = layer(x).view(batch, n, 3, 3, 32).permute(2, 0, 3, 1, 4)
+        if masked:
+            place = torch.arange(n)
+            mask = torch.where(place[None] <= place[:, None], 0.0, -math.inf)
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=not masked).transpose(1, 2).reshape(x.shape)
+
+    with torch.no_grad():
+        run = firebrick.compile(attend, options={"measure": False, "debug": "aten"}, dynamic=True)
+        for shape in ((2, 40), (1, 70), (3, 300), (2, 33), (1, 1)):
+            x = torch.randn(*shape, 96)
+            torch.testing.assert_close(run(x), attend(x), atol=1e-5, rtol=1e-5)
+    assert caplog.text.count("firebrick.attention(") == 1

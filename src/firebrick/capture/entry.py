@@ -5,13 +5,11 @@ Frames of libraries are not captured by themselves, only inlined into the frames
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.interpreter.frame_tracer import is_library
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _calling(library_function: Callable[..., Any]) -> Callable[..., Any]:

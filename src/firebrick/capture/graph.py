@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,8 +50,6 @@ from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from firebrick.capture.emit.prelude import Made
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
     from firebrick.capture.values.context_manager import ContextValue

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,8 +18,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from torch import fx
 
     from firebrick.capture.graph import GraphBuilder

@@ -7,15 +7,13 @@ part, as long as a gradient is laid out as its tensor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from firebrick.errors import WrapperRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 
 def is_wrapper(tensor: Any) -> bool:

@@ -22,7 +22,8 @@ from torch.utils import _pytree as pytree
 
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.fakes.node_values import acts, tensors_in
+from firebrick.fakes.node_values import acts
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Nested, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of

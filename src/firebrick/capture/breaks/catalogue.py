@@ -6,13 +6,11 @@ the user unless `fullgraph=True`, where it becomes `errors.Unsupported`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from firebrick.errors import Unsupported, UserLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True)

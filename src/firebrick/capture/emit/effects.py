@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType
-
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.base import Args, Value, ValueEmitter
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.emit.writer import Emitter
@@ -12,9 +14,6 @@ from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import CodeType
-
     from firebrick.capture.graph import GraphBuilder
 
 
@@ -31,7 +30,7 @@ class ValueEmitter(Emitter):
     def __init__(self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]) -> None:
         super().__init__(code, parent)
         self.graph, self.own_cells = graph, own_cells
-        self._temps_of: dict[Any, str] = {}
+        self._temps_of: dict[Any, str] = {}  # by value, or by the source of one that was not looked at
         self.output_temps: dict[int, str] = {}
         self.used_cells: set[str] = set()
         self._made_temps: dict[int, str] = {} if not isinstance(parent, ValueEmitter) else parent._made_temps
@@ -54,7 +53,7 @@ class ValueEmitter(Emitter):
             self.used_cells.add(name)
             self.load_closure(name)
             return
-        self._load_cached(id(value), value)
+        self._load_cached(value, value)
 
     def load_const(self, value: object) -> None:
         """Push an object, or what captured code made and it stands in for."""
@@ -82,7 +81,7 @@ class ValueEmitter(Emitter):
     def remember(self, value: Value) -> None:
         """Keep the object on top of the stack as what `value` is, from here on."""
         self.dup()
-        self._temps_of[id(value)] = self.store_temp()
+        self._temps_of[value] = self.store_temp()
 
     def load_graph_output(self, value: TensorValue) -> None:
         """Push a result of the graph."""

@@ -7,14 +7,13 @@ graph is a function of tensors. But they need no tensor of it either, so they ar
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firebrick.capture.guards.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
 
     from firebrick.capture.emit.materialize import ValueEmitter

@@ -7,6 +7,8 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, disassemble
@@ -21,9 +23,6 @@ from firebrick.capture.bytecode.cpython import (
 from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType
-
     from firebrick.capture.bytecode.code_tables import Position
     from firebrick.capture.guards.sources import Source
 

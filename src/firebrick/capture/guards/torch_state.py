@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,9 +16,6 @@ from torch.utils._device import DeviceContext
 from firebrick import _native
 from firebrick.fakes.mode import hooks_paused
 from firebrick.ir.graph.nested import Nested
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),

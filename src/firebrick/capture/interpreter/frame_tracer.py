@@ -19,7 +19,7 @@ from firebrick.capture.guards.size_symbols import Symbols
 from firebrick.capture.library import known_callables
 from firebrick.capture.marks import DISABLED, own_mark
 from firebrick.capture.replay import Repeats
-from firebrick.capture.values.base import LazyValue, Value
+from firebrick.capture.values.base import Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.early import EarlyReads
 from firebrick.capture.values.function import CellValue, FunctionValue
@@ -30,7 +30,6 @@ from firebrick.capture.values.size import size_value
 from firebrick.capture.values.wrap import fresh, wrap
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 

@@ -8,30 +8,23 @@ at each yield.
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.resume import HOLDERS
-from firebrick.capture.bytecode.instructions import decode
-from firebrick.capture.guards.sources import Local
+from firebrick.capture.bytecode.instructions import Instruction, decode
+from firebrick.capture.guards.sources import Local, Namespace
 from firebrick.capture.interpreter.services import Operations
 from firebrick.capture.semantics.dispatch import HANDLERS, Signal
-from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
+from firebrick.capture.values.base import NULL, Args, Kwargs, LazyValue, Raised, Tracer, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.function import BoundMethodValue, CellValue, FunctionValue, bind_arguments
 from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import CodeType
-
-    from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.guards.sources import Namespace
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Kwargs
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x200

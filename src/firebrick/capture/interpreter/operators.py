@@ -5,15 +5,16 @@ from __future__ import annotations
 import operator
 import types
 from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.address import AddressValue, WeakReferenceValue
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import Args, Interpreter, NotConstant, Value
 from firebrick.capture.values.computed import ComputedValue, compared, of_numbers
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
@@ -37,11 +38,6 @@ from firebrick.capture.values.sequence import DequeValue, ListValue, SequenceVal
 from firebrick.capture.values.size import HeldValue, SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 

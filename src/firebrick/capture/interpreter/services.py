@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
 from firebrick.capture.interpreter.function_modes import call_under_modes, seen, surely
 from firebrick.capture.library import arity, known_callables
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Raised, Tracer, Value
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
@@ -25,12 +26,6 @@ from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Operations:

@@ -12,7 +12,7 @@ import random
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -33,7 +33,7 @@ from firebrick.capture.library.torch_settings import settle
 from firebrick.capture.values import random_state
 from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value
 from firebrick.capture.values.classes import ClassValue, SuperValue, fill
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -46,10 +46,6 @@ from firebrick.capture.values.scalar import OpenText, ScalarValue, chosen, extre
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
-
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 

@@ -9,12 +9,12 @@ import enum
 import functools
 import types
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter.operators import host_copy
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
-from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Raised, Value
 from firebrick.capture.values.classes import SuperValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
@@ -22,9 +22,6 @@ from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.new_class import NewClassValue, build, make_class, run, stand_in
 from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
 from firebrick.capture.values.sequence import ListValue, SequenceValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 _METAS = ("builtins", "abc", "enum", "typing")
 """Modules whose metaclasses do nothing that is seen."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +21,10 @@ from firebrick.capture.interpreter import operators
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_all, handles_each
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
-
 
 _FUNCTIONS = (
     *("arange", "convolve", "eye", "fmod", "hanning", "hamming", "identity", "interp", "linspace", "logspace"),

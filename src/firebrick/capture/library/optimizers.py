@@ -9,6 +9,7 @@ both are tensors, and those of the powers are float64, so the results are eager'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import types
 import weakref
+from collections.abc import Callable
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._jit_internal
@@ -41,7 +42,7 @@ from firebrick.capture.library.polyfills import index_by_tensors
 from firebrick.capture.library.torch_settings import say, told
 from firebrick.capture.marks import graph_break
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value
 from firebrick.capture.values.computed import ComputedValue, tensor_of_open
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
@@ -55,12 +56,6 @@ from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import as_subclass, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 from firebrick.capture.values.wrapper import WrapperValue, call_with_objects, object_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
-
 
 # -- the graph's functions ---------------------------------------------------------------------
 

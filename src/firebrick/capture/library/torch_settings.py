@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -21,17 +22,12 @@ from firebrick.capture.guards.torch_state import Switch
 from firebrick.capture.library.inspection import FrameValue
 from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
-from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Raised, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:

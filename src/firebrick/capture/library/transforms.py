@@ -11,7 +11,8 @@ import functools
 import inspect
 import itertools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.func
@@ -30,7 +31,7 @@ from firebrick.capture.guards.torch_state import Switch, open_contexts
 from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT_MODULES, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
@@ -39,15 +40,9 @@ from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import stands_apart
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
-
 
 _MAKERS: tuple[Callable[..., Any], ...] = (
     *(torch.func.vmap, torch.func.grad, torch.func.grad_and_value),
@@ -63,7 +58,6 @@ class TransformValue(Value):
     held = ("function", "options")
 
     def __init__(self, maker: Callable[..., Any], function: Value, options: Mapping[str, Value]) -> None:
-        super().__init__(None)
         self.maker, self.function, self.options = maker, function, dict(options)
 
     def python_type(self) -> type:

@@ -7,6 +7,7 @@ their names and attributes, since the module that defines them is not imported f
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,6 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch import nn
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value

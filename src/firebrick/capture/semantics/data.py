@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
@@ -13,7 +14,7 @@ from firebrick.capture.bytecode.opcodes import INTRINSICS_1, INTRINSICS_2
 from firebrick.capture.interpreter import operators
 from firebrick.capture.semantics.control import reraise_star
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
-from firebrick.capture.values.base import NULL, LazyValue, Value
+from firebrick.capture.values.base import NULL, Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
@@ -22,10 +23,7 @@ from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.semantics.dispatch import Handler
 
 # -- operators ------------------------------------------------------------------------

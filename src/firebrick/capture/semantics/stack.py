@@ -11,14 +11,13 @@ from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
 from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
-from firebrick.capture.values.base import NULL, Raised, Value
+from firebrick.capture.values.base import NULL, Interpreter, Raised, Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.interpreter.interpreter import Interpreter
 
 
 @executes("RESUME", "NOP", "CACHE", "PRECALL", "INTERPRETER_EXIT")

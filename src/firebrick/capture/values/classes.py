@@ -5,15 +5,16 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
-from firebrick.capture.values.base import KnownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
@@ -23,11 +24,6 @@ from firebrick.capture.values.module import ModuleValue, NewModuleValue
 from firebrick.capture.values.object import MEMBERS, MISSING, ObjectValue, bind, builtin_base
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 _ABSTRACT, _IMMUTABLE = 1 << 20, 1 << 8  # Py_TPFLAGS_IS_ABSTRACT, Py_TPFLAGS_IMMUTABLETYPE
 
@@ -233,7 +229,6 @@ class SuperValue(Value):
     held = ("owner",)
 
     def __init__(self, cls: type, owner: Value) -> None:
-        super().__init__(None)
         self.cls, self.owner = cls, owner
 
     def python_type(self) -> type:

@@ -6,21 +6,17 @@ import inspect
 import math
 import string
 import types
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PosixPath, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import TRANSPARENT
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.method import MethodValue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -50,8 +46,7 @@ class ConstantValue(Value):
     __slots__ = ("value",)
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.value = value
+        self.source, self.value = source, value
 
     def python_type(self) -> type:
         """Class of the literal."""
@@ -65,9 +60,7 @@ class ConstantValue(Value):
         """The literal."""
         return self.value
 
-    def as_argument(self) -> Any:
-        """Literals stand for themselves in a graph."""
-        return self.value
+    as_argument = as_constant  # literals stand for themselves in a graph
 
     def identity(self) -> object:
         """Small constants are taken as identical where CPython would share them."""
@@ -140,9 +133,6 @@ class OpenValue(ConstantValue):
     """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        super(ConstantValue, self).__init__(None)
 
     def python_type(self) -> type:
         """Class."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,6 @@ from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue, new_leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 

@@ -8,20 +8,16 @@ itself must call, or code that raised, is set up by plain Python.
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace, Variables
-from firebrick.capture.values.base import KnownValue, Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Raised, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")

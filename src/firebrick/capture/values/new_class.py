@@ -9,20 +9,16 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import KnownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CellValue, FunctionValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, is_odd_method
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 def _refuse(*_: Any) -> None:

@@ -7,7 +7,7 @@ import itertools
 import threading
 import types
 from collections import namedtuple
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,8 +21,6 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
@@ -144,8 +142,7 @@ class ObjectValue(ComparedValue):
         *,
         fixed: bool = False,
     ) -> None:
-        super().__init__(source)
-        self.cls, self.obj, self.storage, self.fixed = cls, obj, storage, fixed
+        self.source, self.cls, self.obj, self.storage, self.fixed = source, cls, obj, storage, fixed
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, bool] = {}
         """Attributes to store; whether each is to be deleted first, which moves it to the end."""
@@ -553,8 +550,7 @@ class InstanceDictValue(BuiltinValue):
     cls = dict
 
     def __init__(self, owner: ObjectValue) -> None:
-        super().__init__(None if owner.source is None else InstanceDict(owner.source))
-        self.owner = owner
+        self.source, self.owner = None if owner.source is None else InstanceDict(owner.source), owner
 
     def snapshot(self, interp: Interpreter) -> DictValue:
         """A dict of all own attributes as they are now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +18,6 @@ from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.emit.prelude import Made
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 

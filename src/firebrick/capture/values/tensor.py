@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,18 +14,14 @@ from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.interpreter.function_modes import method_under_modes, seen
-from firebrick.capture.values.base import ComparedValue, Value
+from firebrick.capture.values.base import Args, ComparedValue, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from torch import fx
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
@@ -72,8 +69,7 @@ class TensorValue(ComparedValue):
         cls: type = torch.Tensor,
         obj: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(source)
-        self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
+        self.source, self.node, self.fake, self.cls, self.obj = source, node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
         self.leaf: Value | None = None  # one that is made before the graph, which it has become
@@ -337,7 +333,6 @@ class TruthValue(Value):
     held = ("tensor",)
 
     def __init__(self, tensor: TensorValue) -> None:
-        super().__init__(None)
         self.tensor = tensor
 
     def truth(self, interp: Interpreter) -> bool:

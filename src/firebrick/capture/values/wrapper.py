@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,6 @@ from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, leaves_of, refill, unwrap, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter

@@ -8,11 +8,14 @@ ahead of the last one, or beyond the last one that the values of a mask let the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import ONE
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
+from firebrick.targets.cpu.cpp_types import size_text
 from firebrick.targets.cpu.matmul_kernel import CHAIN, MOST_ROWS, POINTS, REGISTERS, SERIAL, panel_floats
 from firebrick.targets.cpu.tiles import ROW, panels, tile
 
@@ -146,9 +149,11 @@ _EAGER = 512
 
 _KERNEL = """\
 static void (*const {name}_tiles[])({types}) = {{nullptr, {tiles}}};
-static const fb_attention {name}_shape = {{{numbers}, {name}_tiles}};
-extern "C" void {name}(void* const* args, const int64_t*) {{
-  fb_parallel(fb_attention_part, args, (const int64_t*)&{name}_shape, {count}, {pieces});
+extern "C" void {name}(void* const* args, const int64_t* sizes) {{
+  const int64_t heads = {heads}, blocks = ({rows} - 1) / {block} + 1, some = {parts} / (heads < 1 ? 1 : heads) + 1;
+  const fb_attention s = {{{numbers}, some < blocks ? some : blocks, {scale!r}f, {causal}, {name}_tiles}};
+  const int64_t products = heads * s.rows * s.keys * s.size;
+  fb_parallel(fb_attention_part, args, (const int64_t*)&s, heads * s.parts, products > {serial});
 }}
 """
 
@@ -157,35 +162,37 @@ extern "C" void {name}(void* const* args, const int64_t*) {{
 class Attention:
     """One shape of attention [batch, heads, rows, keys, size], and the places of one call's buffers.
 
-    places: offset, and strides of batches, heads and rows, of queries, keys, values, results and mask.
+    places: offset, and strides of batches, heads and rows, of queries, keys, values, results and mask. Texts are of
+    sizes that each call gives.
     """
 
-    sizes: tuple[int, ...]
-    places: tuple[tuple[int, ...], ...]
+    sizes: tuple[int | str, ...]
+    places: tuple[tuple[int | str, ...], ...]
     scale: float
     causal: bool
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Attention, tuple[str, ...], tuple[Expr, ...]]:
-        """The shape of a call, and the names of its buffers in the order of the kernel's arguments."""
+        """The shape of a call, the names of its buffers in the order of the kernel's arguments, and sizes that vary."""
         q, k, v, mask, scale, causal = call.args
         (out,) = call.outs
         if not (isinstance(q, Ref) and isinstance(k, Ref) and isinstance(v, Ref)) or out is None:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
-        places = [(as_int(t.offset), *map(as_int, t.strides[:3])) for t in (q, k, v)]
-        hides: tuple[int, ...] = (-1, 0, 0, 0)
+        given: list[Expr] = []
+        number = partial(size_text, sizes=given)
+        places = [(as_int(t.offset), *map(number, t.strides[:3])) for t in (q, k, v)]
+        hides: tuple[int | str, ...] = (-1, 0, 0, 0)
         if isinstance(mask, Ref):
-            steps = [0 if as_int(n) == 1 else as_int(s) for n, s in zip(mask.shape, mask.strides, strict=True)]
+            steps = [0 if n is ONE else number(s) for n, s in zip(mask.shape, mask.strides, strict=True)]
             hides = (as_int(mask.offset), *[0, 0, *steps][-4:-1])
-        places += [(0, *map(as_int, buffers[out].strides[:3])), hides]
-        sizes = (*map(as_int, q.shape[:3]), *map(as_int, k.shape[2:]))
-        fields: Any = (sizes, tuple(places), scale, causal)
-        return Attention(*fields), (*(t.buffer for t in (q, k, v, mask) if isinstance(t, Ref)), out), ()
+        places += [(0, *map(number, buffers[out].strides[:3])), hides]
+        fields: Any = (tuple(map(number, (*q.shape[:3], *k.shape[2:]))), tuple(places), scale, causal)
+        return Attention(*fields), (*(t.buffer for t in (q, k, v, mask) if isinstance(t, Ref)), out), tuple(given)
 
     @property
     def kind(self) -> str:
         """A word for the kernel's name."""
-        return "attention_" + "x".join(map(str, self.sizes[2:]))
+        return "attention_" + "x".join(str(n) if isinstance(n, int) else "n" for n in self.sizes[2:])
 
     def shares(self, _: Unit) -> str:
         """What kernels have in common that take the same tiles."""
@@ -193,29 +200,21 @@ class Attention:
 
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
-        (batch, heads, rows, keys, size), lanes = self.sizes, max(unit.target.vector_bytes // 4, 4)
+        (batch, heads, rows, *_), lanes = self.sizes, max(unit.target.vector_bytes // 4, 4)
         most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
-        blocks, counts = -(-rows // _ROWS), [(n, -(-n // most)) for n in (min(rows, _ROWS), (rows - 1) % _ROWS + 1)]
-        heights = {n * (t + 1) // tiles - n * t // tiles for n, tiles in counts for t in range(tiles)}
+        counts = range(1, _ROWS + 1) if isinstance(rows, str) else (min(rows, _ROWS), (rows - 1) % _ROWS + 1)
+        heights = {n // -(-n // most) + more for n in counts for more in (0, n % -(-n // most) != 0)}
         tiles = [tile(unit, lanes, n, 2, lanes) if n in heights else "nullptr" for n in range(1, most + 1)]
         floats, larger = panel_floats(unit.target.cache), "(a > b) | (a != a) ? a : b"
-        facts: dict[str, Any] = {
-            "w": lanes,
-            "columns": 2 * lanes,
-            "most": most,
-            "row": ROW,
-            "rows": _ROWS,
-            "chain": CHAIN,
-        }
+        facts: Any = {"w": lanes, "columns": 2 * lanes, "most": most, "row": ROW, "rows": _ROWS, "keys": _KEYS}
         facts |= {"v": unit.vector("f32", lanes), "i": unit.vector("i32", lanes), "larger": larger, "eager": _EAGER}
         facts |= {"fold": unit.fold("most", larger, "f32", lanes), "add": unit.fold("sum", "a + b", "f32", lanes)}
-        facts |= {"exp": unit.inline("exp", lanes), "iota": ", ".join(map(str, range(lanes))), "keys": _KEYS}
+        facts |= {"exp": unit.inline("exp", lanes), "iota": ", ".join(map(str, range(lanes))), "chain": CHAIN}
         facts |= {"turned": panels(unit, lanes, floats, True), "copied": panels(unit, lanes, floats, False)}
         facts |= {"types": POINTS["panels"], "widest": WIDEST, "floats": 2 * (_KEYS * WIDEST + _ROWS * ROW)}
         unit.helpers.setdefault("fb_attention", _DRIVER.format(**facts))
-        parts = min(blocks, _PARTS * unit.target.threads // (batch * heads) + 1)
-        places = [f"{{{', '.join(map(str, place))}}}" for place in self.places]
-        numbers = (*self.sizes, *places, parts, f"{self.scale!r}f", str(self.causal).lower())
-        texts = {"types": POINTS["panels"], "tiles": ", ".join(tiles), "numbers": ", ".join(map(str, numbers))}
-        work = {"count": batch * heads * parts, "pieces": int(batch * heads * rows * keys * size > SERIAL)}
+        numbers = (*self.sizes, *(f"{{{', '.join(map(str, place))}}}" for place in self.places))
+        texts: Any = {"types": POINTS["panels"], "tiles": ", ".join(tiles), "numbers": ", ".join(map(str, numbers))}
+        texts |= {"heads": f"{batch} * {heads}", "rows": rows, "scale": self.scale, "causal": str(self.causal).lower()}
+        work = {"block": _ROWS, "parts": _PARTS * unit.target.threads, "serial": SERIAL}
         return _KERNEL.format(name=name, **texts, **work)

@@ -94,13 +94,19 @@ def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
 
 
 def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> list[Choice]:
-    """Attention of [batch, heads, length, size], of whole panels of a size; a mask with a number for each key."""
-    known = all(type(n) is int and n for n in (*q.shape, *k.shape))
-    if not columns or not known or q.dtype is not torch.float32 or q.shape[3] % columns or q.shape[3] > WIDEST:
+    """Attention of [batch, heads, length, size], of whole panels; of one query the call reads keys and values once."""
+    (batch, heads, rows, size), keys = q.shape, k.shape[2]
+    known = all(type(n) is int for n in (heads, size)) and all(type(n) is not int or n for n in (batch, rows, keys))
+    if not columns or not known or q.dtype is not torch.float32 or size % columns or size > WIDEST:
         return []
-    alike = k.shape == v.shape == (*q.shape[:2], k.shape[2], q.shape[3])
-    hides = mask is None or (mask.dtype is q.dtype and mask.shape[-1] == k.shape[2] and not causal)
-    return [Choice("own", 0.7)] if alike and hides and (mask is None or mask.dim() in (2, 4)) else []
+    # Texts: sizes that are symbols are compared without deciding anything about them.
+    alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])
+    hides = mask is None or (mask.dtype is q.dtype and str(mask.shape[-1]) == str(keys) and mask.dim() in (2, 4))
+    return (
+        [Choice("own", 1.1 if type(rows) is int and rows == 1 else 0.7)]
+        if alike and hides and (mask is None or not causal)
+        else []
+    )
 
 
 def _convolution(

@@ -69,7 +69,8 @@ class Values(Writer):
         if isinstance(v, Op):
             if v.name == "where":
                 return self._where(v)
-            return self._cast(v) if v.name == "to" else self._op(v)
+            x = v.args[0]
+            return cast(self, self.value(x), x.dtype, v.dtype) if v.name == "to" else self._op(v)
         raise InternalError("a reduction was left in a kernel's values")
 
     def _index_value(self, v: Index) -> Text:
@@ -308,7 +309,3 @@ class Values(Writer):
             self.line(f"{name} = {self.spread(body, v.dtype)};")
         self.close()
         return Text(name, True)
-
-    def _cast(self, v: Op) -> Text:
-        (arg,) = v.args
-        return cast(self, self.value(arg), arg.dtype, v.dtype)

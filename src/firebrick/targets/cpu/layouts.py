@@ -84,8 +84,14 @@ def _rows(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
     return [None if _in_rows(t) else _contiguous(t.shape) for t in args if isinstance(t, Ref)]
 
 
+def _attention(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
+    """The same, where rows may be any number of elements apart."""
+    refs = (t for t in args if isinstance(t, Ref))
+    return [None if t.strides[-1] is ONE and t.offset.is_const else _contiguous(t.shape) for t in refs]
+
+
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
     "firebrick::linear": _linear, "firebrick::convolution": _convolution, "firebrick::recurrent": _recurrent,
-    "firebrick::panel_product": _rows, "firebrick::attention": _rows,
+    "firebrick::panel_product": _rows, "firebrick::attention": _attention,
 }  # fmt: skip
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

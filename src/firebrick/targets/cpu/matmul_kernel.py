@@ -358,12 +358,14 @@ class Linear:
             return ["nullptr", *(name(n) if n in heights and n in taken else "nullptr" for n in range(1, most + 1))]
 
         if form == "dots":
-            dots = partial(dot, unit, lanes, tail=_left(self.inner, lanes) != 0, scalar=self.type)
+            dots = partial(
+                dot, unit, lanes, tail=isinstance(self.inner, int) and self.inner % lanes != 0, scalar=self.type
+            )
             wide = [n for n in heights if 9 * n < registers and (few or not self.rows)]
             both = table(partial(dots, columns=8), wide), table(partial(dots, columns=4), () if few else heights)
             taken = f"rows * 9 < {registers} ? {{0}}_whole : {{0}}_other"
             return f"{taken}, {taken}", f"rows * 9 < {registers} ? 8 : 4", *both
-        left = _left(self.outer, 2 * lanes)
+        left = self.outer % (2 * lanes) if isinstance(self.outer, int) else 0
         last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
         whole = table(partial(tile, unit, lanes, vectors=2, last=lanes), () if left == self.outer else heights)
         return (
@@ -403,11 +405,6 @@ class Linear:
 
 _TEXTS = {"dots": (_PLAN_DOTS, "", _DOTS), "panels": (_PLAN_PANELS, _PACK, _CHAINS)}
 """Form -> how it plans a shape, what it packs and what it calls for a tile."""
-
-
-def _left(n: int | str, multiple: int) -> int:
-    """What is left of a size beside multiples; of one that a call gives nothing is."""
-    return n % multiple if isinstance(n, int) else 0
 
 
 def grid(rows: int, columns: int, threads: int, costs: tuple[float, float, float]) -> tuple[int, int]:
