@@ -1,4 +1,4 @@
-"""The forms of matmuls and convolutions as calls that can be timed.
+"""The forms of matmuls, attention and convolutions as calls that can be timed.
 
 Libraries' are made as a graph would make them, ours by probes. Each form has a copy of the weight. A large shape stands
 for itself by a part. What tensors hold does not matter.
@@ -6,6 +6,7 @@ for itself by a part. What tensors hold does not matter.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ import torch
 
 from firebrick.errors import FirebrickError
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
-from firebrick.targets.cpu.matmul_probe import MatmulProbe, PanelProbe
+from firebrick.targets.cpu.matmul_probe import AttentionProbe, MatmulProbe, PanelProbe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _PRODUCTS = 1 << 27
 """Multiplications of a thread beyond which rows and columns are left out: a millisecond or two of them decide."""
 _ROWS, _COLUMNS = 256, 1024
 """Rows and columns that are never left out: tiles, and threads' shares, have to be as they will be."""
+_LENGTH = 768
+"""Queries and keys of attention that are measured: as many as eager mode's kernel takes large blocks for."""
 
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
@@ -145,6 +148,31 @@ def batches(
             yield form, ours.run(plan, (a, b, None), out)
         else:
             yield form, lambda: torch.bmm(a, b.mT if turned else b, out=out)
+
+
+def attentions(target: CpuTarget, config: Config, forms: Mapping[str, int], *args: Any) -> Iterator[tuple[str, Run]]:
+    """Attention. What the values of a mask will hide is not known: here it is a quarter of the keys, between nothing
+    and what is ahead of each query."""
+    *given, mask, causal = args
+    if any(t.stride(3) != 1 for t in given):  # a copy comes before our kernel
+        return
+    (batch, heads, rows, size), keys = given[0].shape, min(given[1].shape[2], _LENGTH)
+    rows = min(rows, _LENGTH)
+    most = max(_PRODUCTS * target.threads // max(2 * rows * keys * size, 1), 4 * target.threads)
+    heads = min(heads, most)
+    batch = min(batch, most // heads)
+    # Rows are as far apart as where all heads of one lie side by side.
+    whole = (torch.ones(batch, n, given[0].shape[1], size) for n in (rows, keys, keys))
+    read = [t[:, :, :heads].transpose(1, 2) for t in whole]
+    if mask is not None:
+        sizes = (batch, heads, rows, keys)[-mask.dim() :]
+        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)])
+        mask[..., keys - keys // 4 :] = -math.inf
+    for form in forms:
+        if form == "own":
+            yield form, probe(target, config, AttentionProbe, None).result().run(read, mask, causal)
+        else:
+            yield form, partial(aten._scaled_dot_product_flash_attention_for_cpu, *read, 0.0, causal, attn_mask=mask)
 
 
 @dataclass(frozen=True, slots=True)

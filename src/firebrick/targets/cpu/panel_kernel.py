@@ -336,15 +336,8 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes), ("i16", 16), ("f32", 16)
     v, h, *_ = (unit.vector(*t) for t in types)
     e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
-    names: dict[str, Any] = {
-        "kind": kind,
-        "v": v,
-        "h": h,
-        "e": e,
-        "sum": "float" if half else "int32_t",
-        "depth": depth,
-    }
-    names["bytes"] = depth * columns * (2 if half else 1)
+    names: dict[str, Any] = {"kind": kind, "v": v, "h": h, "e": e, "depth": depth}
+    names |= {"sum": "float" if half else "int32_t", "bytes": depth * columns * (2 if half else 1)}
     s, u = (unit.vector(other, depth * lanes) for other in ("i8", "u8"))
     plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
     text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
