@@ -23,6 +23,7 @@ from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.alone import alone
+from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL
@@ -116,7 +117,10 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
-            if form.name != "call":
+            if form.name == "wide":
+                node, changed = as_float32(node), True
+                form = form_of(node, recipe)
+            if form.name not in ("call", "wide"):
                 if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
                     _widen(node, recipe, form)
                 else:
