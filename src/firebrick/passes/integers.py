@@ -12,6 +12,7 @@ float64, which holds what any others make of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,11 @@ from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

@@ -11,6 +11,7 @@ mkl::_mkl_linear on mkl::_mkl_reorder_linear_weight(W, rows); the recipe compute
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,21 +23,17 @@ from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.alone import alone
+from firebrick.passes.alone import Choose, alone
 from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Choice, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn
