@@ -34,10 +34,6 @@ def entry_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
     code = inner.__code__
     call: Any = _calling(fn)
-    call.__code__ = call.__code__.replace(
-        co_name=code.co_name,
-        co_qualname=code.co_qualname,
-        co_filename=code.co_filename,
-        co_firstlineno=code.co_firstlineno,
-    )
+    names = ("co_name", "co_qualname", "co_filename", "co_firstlineno")
+    call.__code__ = call.__code__.replace(**{name: getattr(code, name) for name in names})
     return call

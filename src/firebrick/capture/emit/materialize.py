@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from firebrick.capture.emit.prelude import Made
 from firebrick.capture.emit.writer import Emitter
-from firebrick.capture.guards.sources import Local
+from firebrick.capture.guards.sources import Local, Source
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CallableValue, CellValue
@@ -96,16 +97,24 @@ class ValueEmitter(Emitter):
             self._made_temps[index] = self.new_temp()
         return self._made_temps[index]
 
+    def load_part(self, part: object) -> None:
+        """Push a value, what a source names or a call before the graph has given, or a constant."""
+        if isinstance(part, Value):
+            self.load(part)
+        elif isinstance(part, Source):
+            self.load_source(part)
+        elif isinstance(part, Made):
+            self.load_fast(self.made_temp(part.index))
+        else:
+            self.load_const(part)
+
     def load_call(
         self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
     ) -> None:
         """Push what a function gives for arguments that are values or constants, then temporaries."""
         self.load_callable(function)
         for arg in args:
-            if isinstance(arg, Value):
-                self.load(arg)
-            else:
-                self.load_const(arg)
+            self.load_part(arg)
         for temp in temps:
             self.load_fast(temp)
         self.call(len(args) + len(temps) - len(keywords), keywords)

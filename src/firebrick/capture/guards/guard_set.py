@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick import _native
-from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.guards.guard_kinds import Guard, Ref, id_guard, state_guard, tensor_guard
 from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 
 
-def _fact(kind: str, key: Callable[[Any], Any] = lambda payload: None) -> Callable[[Guards, Source, Any], None]:
-    """A guard of one source; guards with the same `key` of their payload say the same of it."""
+def _fact(
+    kind: str, key: Callable[[Any], Any] = lambda payload: None, made: Callable[[Any], Any] = lambda told: told
+) -> Callable[[Guards, Source, Any], None]:
+    """A guard of one source; guards with the same `key` of what is told say the same of it; its payload is `made`."""
 
-    def put(self: Guards, source: Source, payload: Any) -> None:
-        self.put((kind, source, key(payload)), Guard(kind, source, payload))
+    def put(self: Guards, source: Source, told: Any) -> None:
+        self.put((kind, source, key(told)), Guard(kind, source, made(told)))
 
     return put
 
@@ -44,6 +46,8 @@ class Guards:
     lacks_key = _fact("LACKS_KEY", _exactly)
     lacks_entry = _fact("LACKS_ENTRY", str)  # a class holds nothing under a name
     lacks_attribute = _fact("LACKS_ATTR", str)
+    identity = _fact("ID", made=Ref)  # the same object
+    code = _fact("CODE", made=lambda function: Ref(function.__code__))  # a function with the same code
     same = _fact("SAME")  # two sources give the same object, whichever it is
 
     def __init__(self) -> None:
@@ -90,10 +94,6 @@ class Guards:
             self._asked.clear()
         return asked
 
-    def identity(self, source: Source, obj: Any) -> None:
-        """The same object."""
-        self.put(("ID", source, None), id_guard(source, obj))
-
     def pin(self, value: Value) -> None:
         """An object of the user's is this one: captured code knows its address."""
         source = value.source
@@ -104,10 +104,6 @@ class Guards:
         """The same class; nothing for objects that the code refers to itself."""
         if not isinstance(source, Const):
             self.put(("TYPE", source, None), id_guard(source, cls, "TYPE"))
-
-    def code(self, source: Source, function: types.FunctionType) -> None:
-        """A function with the same code."""
-        self.put(("CODE", source, None), id_guard(source, function.__code__, "CODE"))
 
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""

@@ -38,6 +38,7 @@ class BreakHere(Exception):
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
 
+    code: CodeType
     slots: dict[str, Value]
 
     def __init__(
@@ -59,7 +60,7 @@ class Interpreter(Operations):
         self.index = 0
         self.current: Instruction = self.instructions[0]
         self.stack: list[Value] = []
-        self.names: dict[str, Value] = {}  # of the body of a class
+        self.names: Value = NONE  # the namespace of the body of a class
         self.keywords: tuple[str, ...] = ()
         self.called: tuple[Instruction, Value] | None = None  # what was called last, and where
         self.handled: Value = NONE  # the exception that an `except` block is dealing with
@@ -241,14 +242,18 @@ class Interpreter(Operations):
             function=function,
         )
 
-    def run_body(self, function: FunctionValue) -> dict[str, Value]:
-        """Run the body of a class; the names that it has given values."""
-        self.tracer.innermost = frame = self._frame(function, {})
+    def run_body(self, function: FunctionValue, namespace: Value) -> Value:
+        """Run the body of a class, which fills a namespace; the cell that is to hold the class, or None."""
+        frame = self._frame(function, {})
+        frame.names = namespace
+        return self._run_inner(frame)
+
+    def _run_inner(self, frame: Interpreter) -> Value:
+        self.tracer.innermost = frame
         try:
-            frame.run()
+            return frame.run()
         finally:
             self.tracer.innermost = self
-        return frame.names
 
     def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
@@ -261,11 +266,7 @@ class Interpreter(Operations):
             generator = GeneratorValue(frame)
             self.tracer.generators.append((self.root().steps, generator))
             return generator
-        self.tracer.innermost = frame
-        try:
-            return frame.run()
-        finally:
-            self.tracer.innermost = self
+        return self._run_inner(frame)
 
     # -- generators -----------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
+from firebrick.capture.values.object import MISSING, OPERATORS, WRITTEN, InstanceDictValue, ObjectValue, overriding
 from firebrick.capture.values.scalar import (
     EitherValue,
     LateValue,
@@ -54,13 +54,10 @@ class BinaryRow:
         return f"__{way}{self.name}__"
 
 
-_BINARY_NAMES = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
 BINARY: Mapping[str, BinaryRow] = {
     symbol: BinaryRow(symbol, vars(operator)[f"__{name}__"], vars(operator)[f"__i{name}__"], name)
-    for symbol, name in _BINARY_NAMES.items()
+    for symbol, name in OPERATORS.items()
+    if symbol != name
 }
 """Operator text -> row."""
 
@@ -253,12 +250,6 @@ def _not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
-def _bound(interp: Interpreter, owner: ObjectValue, name: str) -> Value:
-    method = owner.special(interp, name)
-    assert method is not None
-    return method.realize()
-
-
 def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
     """By the special methods of the user's classes; None if they have none."""
     attempts = [(left, row.method(), right), (right, row.method("r"), left)]
@@ -268,7 +259,7 @@ def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, s
     for owner, name, other in attempts:
         entry, holder = interp.lookup(owner.python_type(), name)
         if isinstance(owner, ObjectValue) and isinstance(entry, WRITTEN) and holder is not torch.Tensor:
-            result = _bound(interp, owner, name).call(interp, [other], {})
+            result = owner.call_method(interp, name, [other], {})
             if not _not_implemented(result):
                 return result
         elif entry is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
@@ -366,7 +357,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         if isinstance(owner, ObjectValue):
             entry, holder = interp.lookup(owner.cls, name)
             if isinstance(entry, WRITTEN) and holder is not torch.Tensor:
-                result = _bound(interp, owner, name).call(interp, [other], {})
+                result = owner.call_method(interp, name, [other], {})
                 if not _not_implemented(result):
                     return result
             elif symbol == "!=" and holder is object and isinstance(interp.lookup(owner.cls, "__eq__")[0], WRITTEN):

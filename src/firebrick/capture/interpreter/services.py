@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import methodcaller
 from typing import Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
@@ -76,17 +77,20 @@ class Operations:
         """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers;
         raises Break: an argument is not constant."""
 
-        def host_of(arg: Value) -> Any:
-            return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()
-
-        try:
-            host = [host_of(arg) for arg in args]
-            named = {name: host_of(arg) for name, arg in kwargs.items()}
-        except NotConstant as error:
-            name = getattr(function, "__qualname__", str(function))
-            raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
+        what = f"{getattr(function, '__qualname__', function)}() is called"
+        host, named = self.hosts(args, kwargs, "unsupported-call", what, copied=copied)
         with self.raising(Exception):
             return self.tracer.fresh(function(*host, **named))
+
+    def hosts(
+        self, args: Args, kwargs: Kwargs, kind: str, what: str, *, copied: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call as real objects; raises Break, of a kind: one is not constant."""
+        host_of: Any = partial(operators.host_copy, self.interpreter) if copied else methodcaller("as_constant")
+        try:
+            return [host_of(arg.realize()) for arg in args], {n: host_of(arg.realize()) for n, arg in kwargs.items()}
+        except NotConstant as error:
+            raise Break(kind, f"{what} with {error} that is not constant") from None
 
     def index_of(self, value: Value) -> int:
         """`operator.index`."""
@@ -341,7 +345,7 @@ class Operations:
             entry, _ = self.lookup(value.cls, name)
             if entry is not MISSING and isinstance(entry, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
-                use = functools.partial(shown, conversion=conversion, spec=spec)
+                use = partial(shown, conversion=conversion, spec=spec)
                 text = converted(self.interpreter, value, name, use, args)
                 return text if text.is_constant() else self.formatted(text, "", spec)
         if value.storage is not None:

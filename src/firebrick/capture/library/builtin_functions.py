@@ -18,7 +18,6 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame, breaks
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.class_statements import new_class
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     FOLDABLE,
@@ -128,13 +127,11 @@ def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(type)
 def _type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    entries = interp.tracer.dict_storage(args[2]) if len(args) == 3 else None
-    if entries is not None:
-        named = {_text(key): item for key, item in entries.whole(interp).values()}
-        return new_class(interp, _text(args[0]), list(interp.iterate(args[1])), kwargs, named)
-    if len(args) != 1:
-        raise Break("unsupported-instruction", "class definition")
-    return interp.tracer.known(args[0].realize().python_type())
+    if len(args) == 1:
+        return interp.tracer.known(args[0].realize().python_type())
+    kind = interp.tracer.known(type)
+    assert isinstance(kind, ClassValue)
+    return kind.construct(interp, args, kwargs)
 
 
 @handles(callable)
@@ -248,6 +245,8 @@ def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(locals)
 def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if interp.names is not NONE:
+        return interp.names
     slots: dict[str, Value] = {}
     code = interp.code
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):

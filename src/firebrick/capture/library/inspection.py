@@ -65,20 +65,6 @@ def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -
     return interp.fold(function, args, kwargs)
 
 
-def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    form = getattr(args[0].realize(), "obj", None)
-    if form is None:
-        raise Break("unsupported-call", f"{args[0].describe()} is subscripted")
-    return interp.fold(lambda index: form[index], args[1:], kwargs, copied=True)
-
-
-_FORMS: tuple[Any, ...] = tuple(getattr(typing, name) for name in ("Union", "List", "Literal", "Callable", "Tuple"))
-for _form in _FORMS:
-    for _kind in type(_form).__mro__:
-        if "__getitem__" in vars(_kind):
-            handles(vars(_kind)["__getitem__"])(_subscripted)
-
-
 _WRAPPERS: tuple[Any, ...] = (
     reprlib.recursive_repr()(lambda value: ""),
     getattr(dataclasses, "_recursive_repr", lambda function: function)(repr),

@@ -71,8 +71,7 @@ def _method(interp: Interpreter, value: Value, name: str, *args: Value) -> Tenso
 
 
 def _evaluate(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    host = [operators.host_text(interp, arg) for arg in args]
-    named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
+    host, named = interp.hosts(args, kwargs, "unsupported-operation", f"numpy.{function.__name__}() is called")
     with interp.raising(Exception):
         result = function(*host, **named)
     return _as_value(interp, result)

@@ -31,11 +31,11 @@ from firebrick.capture.guards.torch_state import Switch, open_contexts
 from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT_MODULES, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
-from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value, ValueEmitter
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
-from firebrick.capture.values.function import FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.new_class import twin
 from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
@@ -55,13 +55,10 @@ class TransformValue(Value):
 
     __slots__ = ("function", "maker", "options")
     held = ("function", "options")
+    cls = types.FunctionType
 
     def __init__(self, maker: Callable[..., Any], function: Value, options: Mapping[str, Value]) -> None:
         self.maker, self.function, self.options = maker, function, dict(options)
-
-    def python_type(self) -> type:
-        """Function."""
-        return type(self.maker)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """A node that transforms the function's graph."""
@@ -85,21 +82,15 @@ def _makes(maker: Callable[..., Any], interp: Interpreter, args: Args, kwargs: K
     return TransformValue(maker, function, options)
 
 
-def _made(maker: Callable[..., Any]) -> None:
+def _made(maker: Callable[..., Any], interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """The rule of functions that `maker` returned to code that is not captured."""
-    sample: Any = maker(torch.sin)
-    parameters = inspect.signature(maker).parameters
-
-    def call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        cells = {n: c.cell_contents for n, c in zip(function.__code__.co_freevars, function.__closure__, strict=True)}
-        options = {name: cells[name] for name in list(parameters)[1:] if name in cells}
-        return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
-
-    CODE_HANDLERS[sample.__code__] = call
+    cells = inspect.getclosurevars(function).nonlocals
+    options = {name: cells[name] for name in [*inspect.signature(maker).parameters][1:] if name in cells}
+    return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
 
 
 for _maker in _MAKERS[:-1]:  # hessian returns what jacfwd makes
-    _made(_maker)
+    CODE_HANDLERS[_maker(torch.sin).__code__] = functools.partial(_made, _maker)
 
 
 class _Seen(Exception):
@@ -306,28 +297,8 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", "checkpoint(use_reentrant=True) of what gathers no gradients, or with hooks")
     options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if contexts is not None:
-        try:
-            options["context_fn"] = _real_function(contexts)
-        except NotConstant as error:
-            raise Break("unsupported-call", f"checkpoint() whose context_fn holds a {error}") from error
+        options["context_fn"] = twin(contexts, settled=False)
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True, alone=alone)
-
-
-def _real_function(value: Value) -> Any:
-    """The function that a value stands for, also one that captured code made of constants."""
-    value = value.realize()
-    if isinstance(value, PartialValue):
-        named = {name: _real_function(item) for name, item in value.kwargs.items()}
-        return functools.partial(_real_function(value.function), *map(_real_function, value.args), **named)
-    if isinstance(value, ListValue):  # of operators
-        return [item.as_constant() for item in value.items]
-    if not isinstance(value, FunctionValue) or value.obj is not None:
-        return value.as_constant()
-    if value.kwdefaults or any(cell.content is None for cell in value.closure):
-        raise NotConstant("function with keywords")
-    cells = [types.CellType(_real_function(cell.content)) for cell in value.closure if cell.content is not None]
-    defaults = tuple([item.as_constant() for item in value.defaults])
-    return types.FunctionType(value.code, value.globals, value.name, defaults, tuple(cells))
 
 
 # -- hooks on saved tensors ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
 from firebrick.capture.values.base import NULL, Interpreter, Raised, Value
-from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.values.mapping import DictValue
 
@@ -113,29 +113,38 @@ def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
 _NOTES = "__annotations__"
 
 
+def _named(interp: Interpreter, name: str) -> Value | None:
+    return interp.attempt(KeyError, interp.names.get_item, interp, ConstantValue(name))
+
+
 @executes("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 def _load_name(interp: Interpreter, at: Instruction) -> None:
     if at.opname != "LOAD_NAME":
         interp.stack.pop()
-    value = interp.names.get(at.argval)
-    interp.push(interp.tracer.load_global(interp, at.argval) if value is None else value)
+    interp.push(_named(interp, at.argval) or interp.tracer.load_global(interp, at.argval))
 
 
 @executes("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 def _load_name_or_cell(interp: Interpreter, at: Instruction) -> None:
     if at.opname != "LOAD_CLASSDEREF":
         interp.stack.pop()
-    if at.argval in interp.names:
-        interp.push(interp.names[at.argval])
+    if (value := _named(interp, at.argval)) is not None:
+        interp.push(value)
     else:
         _load_deref(interp, at)
 
 
 @executes("DELETE_NAME")
 def _delete_name(interp: Interpreter, at: Instruction) -> None:
-    if at.argval not in interp.names:
+    if _named(interp, at.argval) is None:
         interp.raise_new(NameError, f"name {at.argval!r} is not defined")
-    del interp.names[at.argval]
+    interp.names.del_item(interp, ConstantValue(at.argval))
+
+
+@executes("SETUP_ANNOTATIONS")
+def _set_up_annotations(interp: Interpreter, at: Instruction) -> None:
+    if _named(interp, _NOTES) is None:
+        interp.names.set_item(interp, ConstantValue(_NOTES), DictValue({}))
 
 
 @executes("STORE_GLOBAL")
@@ -208,7 +217,7 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
 HANDLERS.update(
     {
         "MAKE_CELL": lambda interp, at: interp.slots.update(
-            {at.argval: CellValue(interp.slots.get(at.argval), at.argval)}
+            {at.argval: CellValue(interp.slots.get(at.argval), at.argval, code=interp.code)}
         ),
         "PUSH_NULL": lambda interp, at: interp.push(NULL),
         "COPY": lambda interp, at: interp.push(interp.stack[-at.arg]),
@@ -223,8 +232,7 @@ HANDLERS.update(
         "LOAD_GLOBAL": lambda interp, at: push_callable(
             interp, interp.tracer.load_global(interp, at.argval), null=bool(at.flag)
         ),
-        "STORE_NAME": lambda interp, at: interp.names.update({at.argval: interp.stack.pop()}),
-        "LOAD_LOCALS": lambda interp, at: interp.push(NONE),
-        "SETUP_ANNOTATIONS": lambda interp, at: interp.names.update({_NOTES: interp.names.get(_NOTES, DictValue({}))}),
+        "STORE_NAME": lambda interp, at: interp.names.set_item(interp, ConstantValue(at.argval), interp.stack.pop()),
+        "LOAD_LOCALS": lambda interp, at: interp.push(interp.names),
     }
 )

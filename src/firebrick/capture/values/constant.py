@@ -133,10 +133,7 @@ class OpenValue(ConstantValue):
     """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        """Class."""
-        return self.cls
+    python_type = Value.python_type
 
     def is_constant(self) -> bool:
         """Not until someone needs it."""

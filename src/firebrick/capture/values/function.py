@@ -23,14 +23,15 @@ _SLOTS = vars(types.FunctionType)
 class CellValue(Value):
     """A closure's cell; `content` is None while it is empty."""
 
-    __slots__ = ("content", "name", "obj")
+    __slots__ = ("code", "content", "name", "obj")
     held = ("content",)
     cls = types.CellType
 
     def __init__(
-        self, content: Value | None, name: str, source: Source | None = None, obj: types.CellType | None = None
+        self, content: Value | None, name: str, source: Source | None = None, obj: Any = None, code: Any = None
     ) -> None:
         self.source, self.content, self.name, self.obj = source, content, name, obj
+        self.code: types.CodeType | None = code  # whose variable it is, of a new one
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`cell_contents`."""
@@ -44,7 +45,10 @@ class CellValue(Value):
         """A frame's own cell, or a new one that is filled once it is known."""
         emitter.load_call(types.CellType)
         emitter.remember(self)
-        if self.content is not None:
+        waiting = getattr(self.content, "waiting", None)  # of a class in the making
+        if waiting is not None:
+            waiting.append(self)
+        elif self.content is not None:
             emitter.set_attributes({"cell_contents": self.content})
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:

@@ -140,10 +140,8 @@ class DictValue(BuiltinValue):
         if few and isinstance(size, SizeValue) and not size.nodes.sizes.of_data(size.nodes.sizes.settled(size.expr)):
             equal = (k for k in self.whole(interp) if size.nodes.asked("==", size.expr, k))  # type: ignore[arg-type]
             key = ConstantValue(next(equal, None))
-        try:
+        with interp.raising(TypeError):
             entry = self.entries.get(key_of(key, interp, self.entries))
-        except TypeError as error:
-            interp.raise_real(error)
         if entry is not None:
             interp.tracer.found.append(entry[1])
             return entry[1]
@@ -182,10 +180,8 @@ class DictValue(BuiltinValue):
     @staticmethod
     def put(interp: Interpreter, entries: dict[Hashable, tuple[Value, Value]], key: Value, value: Value) -> None:
         """Add or replace an entry among those of a dict that may still be in the making."""
-        try:
+        with interp.raising(TypeError):
             host = key_of(key, interp, entries)
-        except TypeError as error:
-            interp.raise_real(error)
         key, before = entries.get(host, (key, None))
         interp.tracer.effects.overwritten(before)
         entries[host] = (key, value)

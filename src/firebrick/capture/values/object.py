@@ -48,10 +48,11 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 CACHED = type(functools.lru_cache(lambda: None))
 _FIELD = type(vars(namedtuple("_One", "field"))["field"])
 _ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, CACHED)
-_OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
-    "rshift",
-)  # fmt: skip
+OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "divmod": "divmod",
+}  # fmt: skip
+"""Binary operators -> the name that their special methods have in common."""
 _CALLED = ("call", "getitem", "setitem", "delitem", "enter", "exit", "next", "eq", "ne", "lt", "le", "gt", "ge")
 _TOLD = (
     "bool", "len", "iter", "reversed", "contains", "index", "int", "float", "complex", "str", "repr", "format", "bytes",
@@ -59,7 +60,7 @@ _TOLD = (
     "delattr", "get", "set", "delete",
 )  # fmt: skip
 _ODD: Mapping[str, tuple[type, ...]] = {
-    **{f"__{prefix}{name}__": (types.NoneType,) for name in _OPERATORS for prefix in ("", "r", "i")},
+    **{f"__{prefix}{name}__": (types.NoneType,) for name in OPERATORS.values() for prefix in ("", "r", "i")},
     **{f"__{name}__": (types.NoneType,) for name in _CALLED},
     **{f"__{name}__": _ODD_KINDS for name in _TOLD},
 }
@@ -282,16 +283,7 @@ class ObjectValue(ComparedValue):
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if isinstance(entry, property):
-            if entry.fset is None:
-                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            interp.tracer.known(entry.fset).call(interp, [self, value], {})
-            return
-        if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
-            setter, _ = interp.lookup(type(entry), "__set__")
-            if not isinstance(setter, types.FunctionType):
-                raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
-            interp.tracer.known(entry).call_method(interp, "__set__", [self, value], {})
+        if _handled(self, interp, entry, name, "__set__", value):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
@@ -318,15 +310,9 @@ class ObjectValue(ComparedValue):
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if isinstance(entry, property):
-            if entry.fdel is None:
-                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
-            interp.tracer.known(entry.fdel).call(interp, [self], {})
+        if _handled(self, interp, entry, name, "__delete__"):
             return
         slot = isinstance(entry, MEMBERS)
-        if entry is not MISSING and not slot and _is_data_descriptor(entry):
-            interp.tracer.known(entry).call_method(interp, "__delete__", [self], {})
-            return
         own = self.own(interp, name)
         if own is MISSING and slot and self.obj is not None and hasattr(self.obj, name):
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
@@ -465,6 +451,22 @@ class ObjectValue(ComparedValue):
                     _store(emitter, self, name, partial(emitter.load_fast, temp))
 
         return store
+
+
+def _handled(owner: ObjectValue, interp: Interpreter, entry: Any, name: str, method: str, *args: Value) -> bool:
+    """Whether a data descriptor of the class has done what is asked for."""
+    if entry is MISSING or isinstance(entry, MEMBERS) or not _is_data_descriptor(entry):
+        return False
+    if isinstance(entry, property):
+        function, kind = (entry.fset, "setter") if args else (entry.fdel, "deleter")
+        if function is None:
+            interp.raise_new(AttributeError, f"property {name!r} of {owner.cls.__name__!r} object has no {kind}")
+        interp.tracer.known(function).call(interp, [owner, *args], {})
+    elif isinstance(interp.lookup(type(entry), method)[0], types.FunctionType):
+        interp.tracer.known(entry).call_method(interp, method, [owner, *args], {})
+    else:
+        raise Break("unsupported-attribute", f"{name} of {owner.describe()} is set or deleted")
+    return True
 
 
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:

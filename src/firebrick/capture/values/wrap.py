@@ -412,9 +412,10 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 UNCHANGING: tuple[type, ...] = (
     *(inspect.Signature, inspect.Parameter, type(inspect.Parameter.POSITIONAL_ONLY), dataclasses.Field),
     *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
-    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date),
+    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date, typing.TypeVar),
     *(pathlib.PosixPath, pathlib.PurePosixPath, torch.torch_version.TorchVersion),
-    *map(type, (typing.Callable, typing.Mapping, typing.Optional[int])),  # noqa: UP045
+    *map(type, (typing.Callable, typing.Mapping, typing.Tuple, typing.Union, typing.Literal)),  # noqa: UP006
+    type(typing.Optional[int]),  # noqa: UP045
 )
 """Classes whose instances never change."""
 
