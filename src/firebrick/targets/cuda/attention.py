@@ -34,10 +34,8 @@ _CALLS = frozenset(
 _LONGEST = 512
 """Queries and keys up to which it was measured to be faster."""
 _FEW, _NARROW = 16, 2048
-"""Queries up to which keys may be any number, a token beside a cache that grows, and elements of all heads up to which
-that pays. A program takes 0.9 us for 128 keys, so that from some 700 on the library, which splits them, is faster; but
-its call keeps a graph from serving all lengths: 60 us a layer of the host's, more than a card takes for a layer of
-about 2,048 elements, whose weights are 100 MB."""
+"""Queries up to which keys may be any number, and elements of all heads up to which that pays: from 700 keys on the
+library is faster, but keeps a graph from serving all lengths, 60 us of the host's time a layer (bench/GPU.md)."""
 _FILLS = 32
 """Pairs of 64 queries and 64 keys for each multiprocessor, from which the library's kernel is as fast."""
 
@@ -95,9 +93,8 @@ def plan_attention(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts)
     fits = all(isinstance(n, int) for n in (batch, heads, queries, width, shared)) and refs[2].shape == refs[1].shape
     fits = fits and heads % max(shared, 1) == 0 and 8 <= width <= 128 and width % 8 == 0
     fits = fits and (0 < queries <= _LONGEST >= keys > 0 if known else 0 < queries <= _FEW and heads * width <= _NARROW)
+    fits = fits and all(r.shape[3] is refs[0].shape[3] and r.strides[3] is ONE for r in (*refs, out))
     if not fits or (causal and (bias is not None or queries != keys)):
-        return None
-    if any(r.shape[3] is not refs[0].shape[3] or r.strides[3] is not ONE for r in (*refs, out)):
         return None
     if not 0 < batch * heads * -(-queries // 64) * (-(-keys // 64) if known else 1) <= _FILLS * card.multiprocessors:
         return None
