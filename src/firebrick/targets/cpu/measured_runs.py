@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from firebrick.config import Config
     from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -97,6 +96,8 @@ def matmuls(
                 read = torch.ones(-(-outer // columns), -(-inner // (16 * HALVES)) * 16, columns, HALVES, dtype=dtype)
                 tensors = x, read, bias.float(), x.new_empty(rows, outer)
                 run = probe(target, config, kernel_probe, _PANELS).result()(tensors, rows, inner, outer)
+            elif form == "wide":
+                run = partial(_both, x.float, _library("packed", x.float(), weight.float(), bias.float()))
             elif plan is None:
                 run = _library(form, x, weight, bias)
             else:
@@ -104,6 +105,11 @@ def matmuls(
         except (RuntimeError, ValueError):  # a library without this shape, or a kernel without its tiles
             continue
         yield form, _followed(run, (rows, outer), passes)
+
+
+def _both(*runs: Run) -> None:
+    for run in runs:
+        run()
 
 
 def _library(form: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Run:
