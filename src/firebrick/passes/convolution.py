@@ -10,6 +10,7 @@ mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,21 +21,17 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import alone
+from firebrick.passes.alone import Choose, alone
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Choice, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn

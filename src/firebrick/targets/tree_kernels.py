@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firebrick.ir.index.expr import Expr, Var, var
-from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.groups import PlannedLaunch, Work
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.kernels.tree import Fold, Loop, all_statements, computed, loops_of
+from firebrick.ir.kernels.tree import Fold, Loop, Stmt, all_statements, computed, loops_of
 from firebrick.ir.loops.program import Load, Store
-from firebrick.ir.loops.values import walk
+from firebrick.ir.loops.values import Table, walk
 from firebrick.targets.tree_building import buffers_in_order, build_tree, rename
-from firebrick.targets.tree_order import order_loops
+from firebrick.targets.tree_order import Arrange, order_loops
 from firebrick.targets.tree_reuse import reusable
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.ir.loops.values import Table
-    from firebrick.targets.tree_order import Arrange
 
 
 def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:

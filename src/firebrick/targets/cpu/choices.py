@@ -57,8 +57,11 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         return (*_panel_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
     choices = [*_OPS[op](columns, *args), CALL]
-    if op == "aten::mm" and args[1].dtype is torch.bfloat16 and target.simd in BF16_LEVELS:
+    half = op == "aten::mm" and args[1].dtype is torch.bfloat16
+    if half and target.simd in BF16_LEVELS:
         choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
+    elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+        choices.append(Choice("wide", _PACKED))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.operators.convolution_op import pack_convolution_op
-from firebrick.targets.cpu.dense_kernel import Call, Dense, tallest
+from firebrick.targets.cpu.dense_kernel import Call, Dense, Field, tallest
 from firebrick.targets.cpu.matmul_probe import probe_library
 from firebrick.targets.cpu.tiles import pixels
 from firebrick.targets.cpu.unit_writer import Unit
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
-    from firebrick.targets.cpu.dense_kernel import Field
 
 _PROBE = """\
 extern "C" {{ void* fb_probe_symbols[] = {{{symbols}}}; }}

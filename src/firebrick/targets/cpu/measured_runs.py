@@ -7,7 +7,7 @@ for itself by a part. What tensors hold does not matter.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,6 @@ from firebrick.targets.cpu.matmul_probe import MatmulProbe, PanelProbe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from firebrick.config import Config
     from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -106,6 +104,8 @@ def matmuls(
         try:
             if form == "tiles":
                 run = probe(target, config, PanelProbe, None).result().run(rows, inner, outer)
+            elif form == "wide":
+                run = partial(_both, x.float, _library("packed", x.float(), weight.float(), bias.float()))
             elif plan is None:
                 run = _library(form, x, weight, bias)
             else:
@@ -113,6 +113,11 @@ def matmuls(
         except (RuntimeError, ValueError):  # a library without this shape, or a kernel without its tiles
             continue
         yield form, _followed(run, (rows, outer), passes)
+
+
+def _both(*runs: Run) -> None:
+    for run in runs:
+        run()
 
 
 def _library(form: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Run:

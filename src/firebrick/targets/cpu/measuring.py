@@ -14,7 +14,7 @@ import torch
 
 from firebrick.errors import CompileError
 from firebrick.runtime.unwatched import as_written
-from firebrick.targets.cpu.measured_runs import batches, convolutions, matmuls
+from firebrick.targets.cpu.measured_runs import Run, batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
-    from firebrick.targets.cpu.measured_runs import Run
 
 aten = torch.ops.aten
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, Stmt, all_statements, computed
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import children_of, values_of
 from firebrick.targets.cpu.plan import is_near
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.ir.loops.program import Value
 
 
 def roots(body: Iterable[Stmt]) -> list[Value]:
