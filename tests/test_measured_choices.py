@@ -245,7 +245,9 @@ def test_the_fastest_form_of_attention_is_taken_and_right(form, kind, fastest, t
         results = firebrick.compile(attend, options=options, fullgraph=True)(q, k, v)
     assert [op for op, _ in asked] == ["firebrick::attention"]
     assert ATTENTION[form] in caplog.text
-    assert f": {form} (" in str(firebrick.stats()["reasons"]["tuned"])
+    (told,) = firebrick.stats()["reasons"]["tuned"]
+    assert told.startswith("_scaled_dot_product_flash_attention_for_cpu of 2x3x40x64")
+    assert f": {form} (" in told
     torch.testing.assert_close(results, attend(q, k, v), atol=2e-6, rtol=1e-5)
 
 
