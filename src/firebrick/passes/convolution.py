@@ -78,7 +78,8 @@ class Followed:
         if self.scale is not None:
             scale = recipe.call(f"{name}_scale", aten.reshape.default, recipe.copy(self.scale), [channels])
             if scaled:
-                by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, [channels, 1, 1, 1])
+                shape = [channels, *[1] * (w.meta["val"].dim() - 1)]
+                by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, shape)
                 w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
             b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, scale) if b is not None else None
         if self.shift is not None:
@@ -89,7 +90,7 @@ class Followed:
 
 @dataclass(slots=True)
 class _Match(Followed):
-    """choice: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's."""
+    """choice: "packed" is oneDNN's, the others of `_WRITERS` are kernels of the target's own."""
 
     choice: Choice = CALL
     fused: PostOp = NO_POST_OP
@@ -203,7 +204,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
     """The same with a packed weight, in place of what was matched."""
     conv, last = matched.conv, matched.last
     gone = matched.nodes()
-    if conv.meta["val"].dim() == 4:
+    if conv.meta["val"].dim() == 4 or (conv.meta["val"].dim() == 5 and matched.choice.name == "packed"):
         result = _replace(matched, recipe)
     else:
         images = Images(conv, last)
@@ -212,9 +213,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
         for k, part in enumerate(parts):
             shift = matched.shift if k == 0 else None
             fused = matched.fused if part is parts[-1] else NO_POST_OP
-            choice = next(
-                (c for c in convolution_choices(part, targets) if c.name == matched.choice.name), matched.choice
-            )
+            choice = {c.name: c for c in convolution_choices(part, targets)}.get(matched.choice.name, matched.choice)
             match = _Match(part, part, matched.scale, shift, other, choice, fused)
             other = _replace(match, recipe)
         assert other is not None
@@ -229,8 +228,9 @@ def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
     choice = matched.choice.name
     call = _WRITERS[choice](matched, *matched.folded(recipe, choice == "packed"), recipe)
     before = matched.last.meta["val"]
+    last = torch.channels_last if before.dim() == 4 else torch.channels_last_3d
     with before.fake_mode:
-        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=last)
     return call
 
 
@@ -312,9 +312,8 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
         reorder = mkldnn._reorder_convolution_weight.default
-        return recipe.use(
-            recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"]), matched.last
-        )
+        packed = recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"])
+        return recipe.use(packed, matched.last)
 
     def create(target: Any, *args: Any, value: Any = None) -> fx.Node:
         with graph.inserting_before(matched.last):
@@ -342,5 +341,6 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
     return result
 
 
-_WRITERS: Mapping[str, Callable[..., fx.Node]] = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call}
+_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
+_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

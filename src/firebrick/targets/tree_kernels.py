@@ -31,20 +31,14 @@ def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:
 
 def _canonical(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[tuple[Stmt, ...], list[Expr]]:
     """Rename loop variables i0, i1..., variables bound to data d0, d1... and symbolic sizes s0, s1..."""
-    subs: dict[Var, Expr] = {}
-    for loop in loops_of(body):
-        v = loop.axis.var
-        if v not in subs:
-            subs[v] = v  # placed in order; renamed below, once sizes have their names
-    loops = list(subs)
+    loops = list(dict.fromkeys(loop.axis.var for loop in loops_of(body)))
     bound, symbols = _other_variables(body, set(loops))
     table: dict[Var, Expr] = {}
     for k, v in enumerate(symbols):
         table[v] = var(f"s{k}", v.lo, v.hi)
-    for k, v in enumerate(bound):
-        table[v] = var(f"d{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
-    for k, v in enumerate(loops):
-        table[v] = var(f"i{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
+    for letter, variables in (("d", bound), ("i", loops)):
+        for k, v in enumerate(variables):
+            table[v] = var(f"{letter}{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
     return rename(body, names, table), list(symbols)
 
 
@@ -74,8 +68,5 @@ def _other_variables(body: tuple[Stmt, ...], loops: set[Var]) -> tuple[list[Var]
 
 
 def _kind(body: tuple[Stmt, ...]) -> str:
-    loops = list(loops_of(body))
-    folds = any(isinstance(s, Fold) for loop in loops for s in loop.body)
-    if not folds:
-        return "map"
-    return "rows" if any(isinstance(s, Store) for loop in loops for s in loop.body) else "reduce"
+    inside = {type(s) for loop in loops_of(body) for s in loop.body}
+    return "map" if Fold not in inside else "rows" if Store in inside else "reduce"
