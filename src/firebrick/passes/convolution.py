@@ -4,7 +4,7 @@ convolution(x, W, b) * s + t + other; relu   ->   firebrick::convolution(pad(x),
 packed = firebrick::pack_convolution(W, columns, s)      in the recipe, computed once
 
 Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
-What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
+What is not float32, groups of channels and what is transposed go to oneDNN: mkldnn::_convolution_pointwise on
 mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_convolutions`.
 """
 
@@ -78,7 +78,8 @@ class Followed:
         if self.scale is not None:
             scale = recipe.call(f"{name}_scale", aten.reshape.default, recipe.copy(self.scale), [channels])
             if scaled:
-                shape = [channels, *[1] * (w.meta["val"].dim() - 1)]
+                shape = [1] * w.meta["val"].dim()
+                shape[1 if self.conv.args[6] else 0] = channels
                 by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, shape)
                 w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
             b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, scale) if b is not None else None
@@ -138,9 +139,9 @@ def _rewrite(
 
 
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
-    """Whether a convolution is one of a constant weight, of sizes that are numbers."""
-    x, weight, bias, _, _, _, transposed, _, _ = node.args
-    if transposed or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
+    """Whether a convolution is one of a constant weight, of sizes that are numbers; if transposed, of all channels."""
+    x, weight, bias, _, _, _, transposed, _, groups = node.args
+    if (transposed and groups != 1) or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
@@ -160,11 +161,12 @@ def _drop_empty_padding(conv: fx.Node) -> None:
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
     """What may compute it, best guess first."""
-    x, weight, _, stride, padding, dilation, _, _, groups = conv.args
+    x, weight, _, stride, padding, dilation, transposed, _, groups = conv.args
     out = conv.meta["val"]
     arguments = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
     target = targets.get(device_type(device_of(conv)))
-    return (CALL,) if target is None else target.choices("aten::convolution", arguments)
+    op = "aten::conv_transpose" if transposed else "aten::convolution"
+    return (CALL,) if target is None else target.choices(op, arguments)
 
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
@@ -303,16 +305,18 @@ def _is_border(x: fx.Node) -> bool:
 
 def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
-    x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
+    x, _, _, stride, padding, dilation, transposed, more, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
     image = x.meta["val"]  # type: ignore[union-attr]
-    shape = [padding, stride, dilation, groups]
+    shape = [padding, *([more] if transposed else []), stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
 
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
-        reorder = mkldnn._reorder_convolution_weight.default
-        packed = recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"])
+        like = source.meta["val"]
+        with like.fake_mode:
+            like = like.transpose(0, 1) if transposed else like
+        packed = recipe.call(f"{name}_packed", reorder, source, *shape, size, like=like)
         return recipe.use(packed, matched.last)
 
     def create(target: Any, *args: Any, value: Any = None) -> fx.Node:
@@ -323,6 +327,9 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
     read_bias = recipe.use(b, matched.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
+    reorder = mkldnn._reorder_convolution_weight.default
+    if transposed:
+        single, reorder = (getattr(mkldnn, name).default for name in _TRANSPOSED)
     if matched.choice.options["pieces"] == 1:
         return create(single, x, pack(w, w.name, list(image.shape)), read_bias, *shape, *unary)
     channels = w.meta["val"].shape[1]
@@ -341,6 +348,7 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
     return result
 
 
+_TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
 _WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
 _WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

@@ -218,8 +218,8 @@ class Target:
         """What may compute an op of these arguments, tensors without elements, the cheapest first.
 
         A matmul has the arguments (x, weight), several of one matrix, "firebrick::products", (rows, depth, columns of
-        each, bytes of all weights), a convolution (x, weight, stride, padding, dilation, groups, out), a recurrent
-        layer (cell, sequences, hidden units).
+        each, bytes of all weights), a convolution, "aten::conv_transpose" where it is transposed, (x, weight, stride,
+        padding, dilation, groups, out), a recurrent layer (cell, sequences, hidden units).
         """
         del op, args
         return (CALL,)

@@ -167,5 +167,5 @@ def _panel_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
 
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention, "firebrick::recurrent": _recurrent,
-    "aten::convolution": _convolution,
+    "aten::convolution": _convolution, "aten::conv_transpose": lambda _, *args: _packed(args[-1]),
 }  # fmt: skip
