@@ -100,6 +100,8 @@ def test_in_one_graph(name: str) -> None:
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_ends_the_graph(name: str) -> None:
+    if name.endswith("default_backend") and not hasattr(compiler, name):
+        pytest.skip("this torch has no such name")
     function, reason = BREAKS[name]
     got, want = firebrick.compile(function, backend="eager")(X), function(X)
     if isinstance(want, tuple):

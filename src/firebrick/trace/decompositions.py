@@ -373,6 +373,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: encoder_layer,
     # PyTorch's own import sympy.
     **dict.fromkeys(_LINEAR, _upsample_linear),
+    aten.frac.default: lambda x: x - x.trunc(),  # torch 2.11's gives -0.0 for itself
     aten.zeros.default: _filled(0),
     aten.ones.default: _filled(1),
     aten.stack.default: _stack,
