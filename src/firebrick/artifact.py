@@ -130,8 +130,7 @@ def read_index(data: bytes) -> dict[str, Any]:
         CacheError: the file is foreign, of another schema, truncated or corrupt.
     """
     index, _ = _index(data)
-    about: dict[str, Any] = index["about"]
-    return about
+    return index["about"]
 
 
 def decode(data: bytes) -> Artifact:

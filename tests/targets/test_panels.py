@@ -40,7 +40,7 @@ def kernel(target, dtype, attr="none", bias=None):
 def machine(simd, emulated=False):
     if not runs_here("avx512_vnni" if emulated else simd):
         pytest.skip(f"no {simd} here")
-    target = detect(Config.from_env().with_options({"simd": "avx512", "threads": 2}))
+    target = detect(Config.from_env().with_options({"simd": "avx512", "threads": 16}))
     more = ("-include", str(Path(__file__).parent / "amx.h")) if emulated else ()
     return replace(target, simd=simd, flags=(*target.flags, *more))
 

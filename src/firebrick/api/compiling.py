@@ -199,8 +199,7 @@ class optimize:
 
     def __call__(self, fn: F) -> F:
         """Compile a function or module."""
-        compiled: F = _compile(fn, self.settings)
-        return compiled
+        return _compile(fn, self.settings)
 
     def __enter__(self) -> optimize:
         plain = current().name == "force_eager"

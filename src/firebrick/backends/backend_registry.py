@@ -79,8 +79,7 @@ def find_backend(backend: str | Backend | Target | SubgraphCompiler) -> Backend:
         BackendError: no backend has the name, or its package can't be imported.
     """
     if isinstance(backend, (Target, SubgraphCompiler)):
-        engines: Backend = _load("firebrick.backends.engines:engine_backend")(backend)
-        return engines
+        return _load("firebrick.backends.engines:engine_backend")(backend)
     if callable(backend):
         return backend
     with _lock:
@@ -88,8 +87,7 @@ def find_backend(backend: str | Backend | Target | SubgraphCompiler) -> Backend:
     if registered is not None:
         return registered
     if backend in _OWN:
-        own: Backend = _load(_OWN[backend])
-        return own
+        return _load(_OWN[backend])
     entry = _entry_points().get(str(backend))
     if entry is not None:
         try:
@@ -99,8 +97,7 @@ def find_backend(backend: str | Backend | Target | SubgraphCompiler) -> Backend:
         return loaded
     adapter = _load(_TORCH)
     if backend in adapter.names():
-        adapted: Backend = adapter.adapt(backend)
-        return adapted
+        return adapter.adapt(backend)
     raise BackendError(f"unknown backend {backend!r}", fix=f"use one of {', '.join(list_backends())}, or a function")
 
 

@@ -32,8 +32,7 @@ def adapt(name: str) -> Callable[..., Any]:
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
         # PyTorch's backends make fake tensors in a mode of their own.
-        compiled: Callable[..., Any] = compiler(plain_copy(gm), list(example_inputs), **options)
-        return compiled
+        return compiler(plain_copy(gm), list(example_inputs), **options)
 
     backend.__name__ = name
     return backend

@@ -311,8 +311,7 @@ class _Application:
                 return self.rule.pattern(**captures)
 
             self.rule._traced[key] = _need_trace(self.rule, self.context)(call, example_tensors(tensors))
-        traced: fx.GraphModule = self.rule._traced[key]
-        return traced
+        return self.rule._traced[key]
 
     def _exact(self) -> str:
         """Trace the pattern on this place's own shapes: sizes that were free in the match must agree now.

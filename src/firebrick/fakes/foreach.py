@@ -45,8 +45,7 @@ def op_of(func: OpOverload) -> OpOverload | None:
     packet = getattr(torch.ops.aten, single + "_" * inplace, None) if single else None
     for overload in _OVERLOADS.get(func._overloadname, ()):
         if packet is not None and overload in packet.overloads():
-            overload_op: OpOverload = getattr(packet, overload)
-            return overload_op
+            return getattr(packet, overload)
     return None
 
 

@@ -370,8 +370,7 @@ def only_first(lw: Lowering) -> torch.Tensor:
     """
     if lw.used - {0}:
         raise Declined
-    first: torch.Tensor = lw.node.meta["val"][0]
-    return first
+    return lw.node.meta["val"][0]
 
 
 def loop_axes(prefix: str, sizes: Sequence[Expr]) -> list[Axis]:

@@ -36,10 +36,7 @@ static PyTypeObject thread_type = {
 static Thread *this_thread(void) {
     if (fb_thread != NULL) return fb_thread;
     PyObject *dict = PyThreadState_GetDict();
-    if (dict == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "firebrick: the thread has no state");
-        return NULL;
-    }
+    if (dict == NULL) return (void *)PyErr_Format(PyExc_RuntimeError, "firebrick: the thread has no state");
     Thread *thread = PyObject_New(Thread, &thread_type);
     if (thread == NULL) return NULL;
     thread->callback = thread->scope = NULL;
@@ -180,10 +177,8 @@ static PyObject *installed_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 }
 
 static int installed_exchange(Setting *installed, int entered) {
-    if (installed->entered == entered) {
-        PyErr_SetString(PyExc_RuntimeError, entered ? "the context is entered already" : "the context was not entered");
-        return -1;
-    }
+    if (installed->entered == entered)
+        return FB_RAISE(PyExc_RuntimeError, entered ? "the context is entered already" : "the context was not entered");
     PyObject *callback = installed->callback, *scope = installed->scope;
     if (thread_exchange(&callback, &scope) < 0) return -1;
     installed->entered = entered;
@@ -229,11 +224,7 @@ static PyMethodDef methods[] = {
 };
 
 int fb_callback_init(PyObject *module) {
-    if (PyType_Ready(&thread_type) < 0 || PyType_Ready(&wrapped_type) < 0 || PyType_Ready(&installed_type) < 0) return -1;
+    if (PyType_Ready(&thread_type) < 0 || PyModule_AddType(module, &wrapped_type) < 0 || PyModule_AddType(module, &installed_type) < 0) return -1;
     thread_key = PyUnicode_InternFromString("firebrick.hook");
-    if (thread_key == NULL || PyModule_AddObjectRef(module, "Wrapped", (PyObject *)&wrapped_type) < 0 ||
-        PyModule_AddObjectRef(module, "installed", (PyObject *)&installed_type) < 0) {
-        return -1;
-    }
-    return PyModule_AddFunctions(module, methods);
+    return thread_key == NULL ? -1 : PyModule_AddFunctions(module, methods);
 }

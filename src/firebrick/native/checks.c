@@ -327,10 +327,7 @@ static FbTensorMeta *make_meta(PyObject *payload) {
                           &read.requires_grad, &keys, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) {
         return NULL;
     }
-    if (!PyType_IsSubtype((PyTypeObject *)type, fb_tensor_type)) {
-        PyErr_SetString(PyExc_TypeError, "a tensor guard needs a tensor type");
-        return NULL;
-    }
+    if (!PyType_IsSubtype((PyTypeObject *)type, fb_tensor_type)) return (void *)PyErr_Format(PyExc_TypeError, "a tensor guard needs a tensor type");
     Py_ssize_t dim = PyTuple_GET_SIZE(sizes);
     FbTensorMeta *meta = PyMem_Malloc(sizeof *meta + 2 * (size_t)dim * sizeof(int64_t));
     if (meta == NULL) return (FbTensorMeta *)PyErr_NoMemory();
@@ -368,16 +365,10 @@ int fb_check_make(Check *check, PyObject *kind_and_payload, PyObject *died) {
         }
         break;
     case CHECK_KEYS:
-        if (!PyTuple_Check(payload)) {
-            PyErr_SetString(PyExc_TypeError, "a guard on keys needs a tuple");
-            return -1;
-        }
+        if (!PyTuple_Check(payload)) return FB_RAISE(PyExc_TypeError, "a guard on keys needs a tuple");
         break;
     default:
-        if (kind < 0 || kind >= CHECK_COUNT) {
-            PyErr_Format(PyExc_ValueError, "no check has number %d", kind);
-            return -1;
-        }
+        if (kind < 0 || kind >= CHECK_COUNT) return FB_RAISE(PyExc_ValueError, "no check has number %d", kind);
     }
     check->object = Py_NewRef(payload);
     return 0;

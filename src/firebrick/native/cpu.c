@@ -3,6 +3,7 @@
 #include "devices.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,13 +48,9 @@ enum { AHEAD = 32 };
 static uint64_t mix(uint64_t sum, uint64_t word) { return (sum ^ word) * 1099511628211u; }
 
 static uint64_t word_of(const char *place, int width) {
-    uint32_t half;
     uint64_t word = 0;
-    if (width == 4) {
-        memcpy(&half, place, 4);
-        return half;
-    }
-    memcpy(&word, place, width == 8 ? 8 : width == 2 ? 2 : 1);
+    if (width == 4) memcpy(&word, place, 4);
+    else memcpy(&word, place, width == 8 ? 8 : width == 2 ? 2 : 1);
     return word;
 }
 
@@ -82,19 +79,6 @@ static uint64_t cpu_fingerprint(const void *data, int item, int64_t rows, int64_
     return sum;
 }
 
-const FbMachine fb_cpu = {
-    .name = "cpu",
-    .symbol = "aoti_torch_device_type_cpu",
-    .prefix = "aoti_torch_cpu_",
-    .alignment = 1,
-    .allocate = cpu_allocate,
-    .free = cpu_free,
-    .launch = cpu_launch,
-    .copy = cpu_copy,
-    .error = cpu_error,
-    .fingerprint = cpu_fingerprint,
-};
-
 /* ---- threads: the OpenMP runtime that torch has loaded */
 
 static struct {
@@ -102,6 +86,8 @@ static struct {
     int (*number)(void);
     int (*count)(void);
     int (*limit)(void); /* torch's, which OpenMP's own follows only in threads where torch has been */
+    int (*processors)(void);
+    void (*set_limit)(int);
 } openmp;
 
 typedef struct {
@@ -121,10 +107,46 @@ void fb_cpu_share(void (*one)(void *work, int i), void *work, int count) {
     else for (int i = 0; i < count; i++) one(work, i);
 }
 
+static int running;         /* threads that are in a call: they share the processors */
+static __thread int inside; /* calls of this thread, one within the other */
+
+/* A call beside others, and what it calls of torch, gets a share of the processors, as a limit of its thread for the time
+ * of the call: a team of another size is one whose threads libgomp ends or makes anew, so kernels don't choose theirs. */
+static int cpu_enter(int index, FbWork *work) {
+    const int callers = inside++ > 0 ? 1 : __atomic_add_fetch(&running, 1, __ATOMIC_RELAXED);
+    const int limit = callers > 1 && openmp.start != NULL ? openmp.limit() : 0, share = limit > 1 ? openmp.processors() / callers : limit;
+    work->context = share < limit ? (void *)(intptr_t)limit : NULL; /* what the thread had before */
+    if (share < limit) openmp.set_limit(share > 1 ? share : 1);
+    return 0;
+}
+
+static void cpu_leave(FbWork *work) {
+    if (--inside == 0) __atomic_sub_fetch(&running, 1, __ATOMIC_RELAXED);
+    if (work->context != NULL) openmp.set_limit((int)(intptr_t)work->context);
+}
+
+static void forget_callers(void) { running = inside > 0; } /* in a forked child */
+
 void fb_cpu_init(void) { /* in the order of the struct's fields */
-    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv"};
-    void *library = fb_torch_library(), *symbols[4];
-    for (int i = 0; i < 4; i++)
+    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv", "omp_get_num_procs", "omp_set_num_threads"};
+    void *library = fb_torch_library(), *symbols[6];
+    for (int i = 0; i < 6; i++)
         if ((symbols[i] = dlsym(library, names[i])) == NULL) return;
     memcpy(&openmp, symbols, sizeof symbols);
+    pthread_atfork(NULL, NULL, forget_callers);
 }
+
+const FbMachine fb_cpu = {
+    .name = "cpu",
+    .symbol = "aoti_torch_device_type_cpu",
+    .prefix = "aoti_torch_cpu_",
+    .alignment = 1,
+    .enter = cpu_enter,
+    .leave = cpu_leave,
+    .allocate = cpu_allocate,
+    .free = cpu_free,
+    .launch = cpu_launch,
+    .copy = cpu_copy,
+    .error = cpu_error,
+    .fingerprint = cpu_fingerprint,
+};

@@ -230,8 +230,7 @@ typedef struct {
 } Module;
 
 static int fail(void) {
-    PyErr_SetString(PyExc_OSError, message);
-    return -1;
+    return FB_RAISE(PyExc_OSError, message);
 }
 
 /* Loads a cubin and finds its one kernel; the context is current. */

@@ -35,7 +35,7 @@ typedef struct {
 } Trial;
 
 /* What is known of a slot. */
-enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16, BY_KERNEL = 32, SIZED = 64 };
+enum { BY_CALL = 1, RESULT = 2, MOVES = 4, DRAWN = 8, DRAWS = 16, BY_KERNEL = 32, VALUE = 64 };
 
 typedef struct {
     void *node;
@@ -175,7 +175,7 @@ static int has_room(const Executable *self, const Recording *rec, const int64_t 
     const Program *program = &self->program;
     if (!rec->shared || is_last(program, rec, sizes)) return 1;
     for (int i = 0; i < program->slot_count; i++) {
-        if (!(self->moves[i] & SIZED)) continue;
+        if (program->slots[i].kind == SLOT_CONST || program->slots[i].kind == SLOT_DERIVED) continue;
         const int64_t bytes = fb_span(program, sizes, i), room = fb_span(program, rec->registers, i);
         if (bytes > room || (bytes == 0) != (room == 0)) return 0;
     }
@@ -222,11 +222,9 @@ static void tell(const Executable *self, const Recording *rec, const char *what)
     PyErr_Fetch(&kind, &value, &trace);
     told = PyObject_CallMethod(self->recorder, "told", "sOddi", what, value == NULL ? Py_None : value, (double)cost(&rec->steps),
                                (double)cost(&rec->graph), rec->shared);
-    if (told == NULL) PyErr_Clear();
     Py_XDECREF(told);
-    Py_XDECREF(kind);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
+    PyErr_Restore(kind, value, trace);
+    PyErr_Clear();
 }
 
 /* No recording for these sizes from now on. */
@@ -240,20 +238,9 @@ static void refuse(const Executable *self, Recording *rec, const char *what) {
 
 /* ---- what a program touches --------------------------------------------------------------- */
 
-static int is_fixed(const Nums *nums) {
-    for (int i = 0; i < nums->count; i++) {
-        if (nums->items[i].reg >= 0) return 0;
-    }
-    return 1;
-}
-
-/* Marks the slots of a call's arguments; no program whose calls get other sizes is recorded for several. */
 static void mark_arguments(Executable *self, const Arg *args, int count, int mark) {
     for (int i = 0; i < count; i++) {
-        const View *view = args[i].kind == ARG_VIEW ? &self->program.views[args[i].view] : NULL;
-        if (view != NULL) self->moves[view->slot] |= mark;
-        if (view != NULL) self->resizes &= is_fixed(&view->sizes) && is_fixed(&view->strides) && view->offset.reg < 0;
-        if (args[i].kind == ARG_INT) self->resizes &= args[i].num.reg < 0;
+        if (args[i].kind == ARG_VIEW) self->moves[self->program.views[args[i].view].slot] |= mark;
         if (args[i].kind == ARG_LIST) mark_arguments(self, args[i].items, args[i].count, mark);
     }
 }
@@ -267,10 +254,13 @@ int fb_recordable(Executable *self) {
     for (int i = 0; i < program->step_count; i++) {
         const Step *step = &program->steps[i];
         if (step->kind == STEP_KERNEL) self->card = step->device;
-        for (int k = 0; k < step->count && step->kind == STEP_KERNEL; k++) self->moves[step->slots[k]] |= BY_KERNEL;
+        for (int k = 0; k < step->count && step->kind == STEP_KERNEL; k++) {
+            const int number = step->values && step->values[k] && program->slots[step->slots[k]].kind <= SLOT_CONST;
+            self->moves[step->slots[k]] |= BY_KERNEL | (number ? VALUE : 0);
+        }
         if (step->kind != STEP_CALL && step->kind != STEP_DRAW) continue;
         const int draws = step->kind == STEP_DRAW;
-        self->resizes &= !draws; /* what a graph draws with is for one number of elements */
+        self->resizes &= !draws && !step->call->varies; /* what a graph draws with is for one number of elements */
         mark_arguments(self, step->call->args, step->call->count, draws ? DRAWS : BY_CALL);
         for (int k = 0; k < step->call->out_count; k++) {
             if (step->call->outs[k] >= 0) self->moves[step->call->outs[k]] |= draws ? DRAWN : BY_CALL;
@@ -288,8 +278,7 @@ int fb_recordable(Executable *self) {
     for (int i = 0; i < program->slot_count && fits; i++) {
         const Device *device = &program->devices[program->slots[i].device];
         const int unread = program->slots[i].kind == SLOT_CONST && !self->moves[i]; /* but by the recipe */
-        self->moves[i] |= is_fixed(&program->slots[i].sizes) && is_fixed(&program->slots[i].strides) ? 0 : SIZED;
-        fits = unread || program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & DRAWN || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
+        fits = unread || program->slots[i].kind == SLOT_SCRATCH || self->moves[i] & (DRAWN | VALUE) || (same_machine(device->machine) && (device->machine == &fb_cpu || program->slots[i].device == self->card));
     }
     return fits;
 }
@@ -330,6 +319,8 @@ static int newest(Recording *rec, void *stream, void **node) {
 
 static int is_odd(const Space *space, int slot) { return (uintptr_t)space->pointers[slot] % fb_cuda.alignment != 0; }
 
+int fb_is_given(const Recording *rec, int slot) { return rec->roles[slot] == RENEWED; }
+
 /* Needs no GIL; a failure is told when the steps are done. */
 void fb_note_launch(const Program *program, Space *space, int step) {
     Recording *rec = space->into;
@@ -363,9 +354,9 @@ static int add_copy(const Program *program, const int64_t *sizes, Space *space, 
 static int choose_roles(const Executable *self, Recording *rec, const Space *space) {
     const Program *program = &self->program;
     for (int i = 0; i < program->slot_count; i++) {
-        if (is_input(program, i) && is_odd(space, i)) self->moves[i] |= MOVES | BY_CALL;
+        if (is_input(program, i) && is_odd(space, i) && !(self->moves[i] & VALUE)) self->moves[i] |= MOVES | BY_CALL;
         const uint8_t seen = self->moves[i];
-        rec->roles[i] = STAYS;
+        rec->roles[i] = seen & VALUE ? RENEWED : STAYS;
         if (!(seen & RESULT) && !(is_input(program, i) && seen & MOVES)) continue;
         rec->roles[i] = seen & BY_CALL ? COPIED : RENEWED;
         if (rec->roles[i] == COPIED && is_input(program, i) && fb_is_written(program, i)) return -1;
@@ -383,6 +374,7 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
     for (int i = 0; i < program->slot_count; i++) {
         const SlotKind kind = program->slots[i].kind;
         rec->outer[i] = space->pointers[i];
+        if (fb_is_given(rec, i)) own->pointers[i] = space->pointers[i];
         if (kind != SLOT_INPUT && kind != SLOT_CONST && kind != SLOT_DERIVED) continue;
         own->pointers[i] = space->pointers[i];
         own->handles[i] = space->handles[i];
@@ -398,7 +390,7 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         if (add_copy(program, space->registers, own, rec, i, 1, stream) < 0) return fail(rec, "a result could not be copied");
     }
     memcpy(rec->numbers, own->numbers, 16 * (size_t)program->slot_count);
-    for (int i = 0; i < program->slot_count; i++) rec->inner[i] = self->moves[i] & DRAWN ? &rec->numbers[2 * i] : own->pointers[i];
+    for (int i = 0; i < program->slot_count; i++) rec->inner[i] = self->moves[i] & (DRAWN | VALUE) ? &rec->numbers[2 * i] : own->pointers[i];
     return 0;
 }
 
@@ -452,7 +444,7 @@ static int in_place(Executable *self, const Recording *rec, const Space *space) 
     for (int i = 0; i < program->slot_count; i++) {
         const SlotKind kind = program->slots[i].kind;
         const int odd = kind == SLOT_INPUT && rec->roles[i] == RENEWED && is_odd(space, i);
-        if (kind > SLOT_DERIVED || (!odd && (rec->roles[i] != STAYS || rec->inner[i] == space->pointers[i]))) continue;
+        if (kind > SLOT_DERIVED || self->moves[i] & VALUE || (!odd && (rec->roles[i] != STAYS || rec->inner[i] == space->pointers[i]))) continue;
         if (kind == SLOT_INPUT) self->moves[i] |= MOVES | (odd ? BY_CALL : 0);
         same = 0;
     }
@@ -486,7 +478,13 @@ static int renew(const Executable *self, Recording *rec, Space *space) {
     const int resized = !is_last(program, rec, space->registers);
     void *context = fb_cuda_context(program->devices[self->card].index);
     for (int i = 0; i < program->slot_count; i++) {
-        void **address = rec->roles[i] == COPIED ? &rec->outer[i] : &rec->inner[i];
+        void **address = rec->roles[i] == COPIED ? &rec->outer[i] : &rec->inner[i], *number = &rec->numbers[2 * i];
+        if (self->moves[i] & VALUE) {
+            const size_t size = (size_t)program->slots[i].dtype->size;
+            rec->renewed[i] = memcmp(number, space->pointers[i], size) != 0;
+            memcpy(number, space->pointers[i], size);
+            continue;
+        }
         rec->renewed[i] = rec->roles[i] != STAYS && *address != space->pointers[i];
         if (rec->renewed[i]) *address = space->pointers[i];
     }

@@ -12,8 +12,7 @@ const FbMachine *fb_machine(const char *name) {
         if (strcmp(machines[i]->name, name) == 0 && fb_machine_code(machines[i]) >= 0) return machines[i];
     }
     if (fb_is_driven(name)) return &fb_driven;
-    PyErr_Format(PyExc_ValueError, "host table: no device %s", name);
-    return NULL;
+    return (void *)PyErr_Format(PyExc_ValueError, "host table: no device %s", name);
 }
 
 int32_t fb_machine_code(const FbMachine *machine) {

@@ -236,18 +236,14 @@ static PyObject *with_plain_slots(PyCodeObject *code) {
 
 static Entry *site_add(Site *site, PyObject *scope, PyObject *plan, PyCodeObject *code) {
     PyObject *plain = NULL;
-    if (plan != NULL && fb_plan_state(plan) != PLAN_FREE) {
-        PyErr_SetString(PyExc_ValueError, fb_plan_state(plan) == PLAN_DEAD ? "an object that the plan knows by identity is gone"
-                                                                           : "the plan belongs to another entry");
-        return NULL;
-    }
+    if (plan != NULL && fb_plan_state(plan) != PLAN_FREE)
+        return (void *)PyErr_Format(PyExc_ValueError, fb_plan_state(plan) == PLAN_DEAD ? "an object that the plan knows by identity is gone"
+                                                                                       : "the plan belongs to another entry");
     if (code != NULL) {
-        if (fb_argument_slots(code) != fb_argument_slots(site->code) || code->co_nfreevars != site->code->co_nfreevars) {
-            PyErr_Format(PyExc_ValueError, "code compiled for %U has %zd argument slots and %d free variables, it needs %zd and %d",
-                         site->code->co_qualname, fb_argument_slots(code), code->co_nfreevars, fb_argument_slots(site->code),
-                         site->code->co_nfreevars);
-            return NULL;
-        }
+        if (fb_argument_slots(code) != fb_argument_slots(site->code) || code->co_nfreevars != site->code->co_nfreevars)
+            return (void *)PyErr_Format(
+                PyExc_ValueError, "code compiled for %U has %zd argument slots and %d free variables, it needs %zd and %d",
+                site->code->co_qualname, fb_argument_slots(code), code->co_nfreevars, fb_argument_slots(site->code), site->code->co_nfreevars);
         if ((plain = with_plain_slots(code)) == NULL) return NULL;
         Site *compiled = fb_site_make((PyCodeObject *)plain);
         if (compiled == NULL || compiled == site) {
@@ -296,8 +292,7 @@ int fb_site_answer(Site *site, PyObject *scope, PyObject *answer) {
             return site_add(site, scope, plan, (PyCodeObject *)code) == NULL ? -1 : 0;
         }
     }
-    PyErr_SetString(PyExc_TypeError, "a frame callback returns None, SKIP, SKIP_SCOPE or (GuardPlan, code)");
-    return -1;
+    return FB_RAISE(PyExc_TypeError, "a frame callback returns None, SKIP, SKIP_SCOPE or (GuardPlan, code)");
 }
 
 /* ---- functions of the module ------------------------------------------------------- */
@@ -363,12 +358,8 @@ static PyMethodDef methods[] = {
 };
 
 int fb_entries_init(PyObject *module) {
-    if (PyType_Ready(&entry_type) < 0) return -1;
+    if (PyModule_AddType(module, &entry_type) < 0) return -1;
     extra_index = CODE_REQUEST_EXTRA(site_free);
-    if (extra_index < 0) {
-        PyErr_SetString(PyExc_ImportError, "firebrick: no place is left for data of code objects");
-        return -1;
-    }
-    if (PyModule_AddObjectRef(module, "Entry", (PyObject *)&entry_type) < 0) return -1;
+    if (extra_index < 0) return FB_RAISE(PyExc_ImportError, "firebrick: no place is left for data of code objects");
     return PyModule_AddFunctions(module, methods);
 }

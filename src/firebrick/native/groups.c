@@ -59,10 +59,8 @@ PyObject *fb_tensor_span(PyObject *self, PyObject *tensor) {
     int64_t size = extent(tensor, &start), offset, stored, item;
     int32_t dtype;
     if (size < 0 || storage_size == NULL || storage_size(FB_HANDLE(tensor), &stored) != 0 ||
-        fb_torch.get_storage_offset(FB_HANDLE(tensor), &offset) != 0 || fb_torch.get_dtype(FB_HANDLE(tensor), &dtype) != 0) {
-        PyErr_SetString(PyExc_TypeError, "the memory of this value is unknown");
-        return NULL;
-    }
+        fb_torch.get_storage_offset(FB_HANDLE(tensor), &offset) != 0 || fb_torch.get_dtype(FB_HANDLE(tensor), &dtype) != 0)
+        return PyErr_Format(PyExc_TypeError, "the memory of this value is unknown");
     item = (int64_t)element_size(dtype);
     return Py_BuildValue("(LLL)", (long long)(intptr_t)start, (long long)(intptr_t)(start + size),
                          (long long)(intptr_t)(start - offset * item + stored));
@@ -209,10 +207,8 @@ int fb_group_make(Group *group, PyObject *row, int32_t node_count) {
     }
     for (Py_ssize_t i = 0; i < 3 * group->length; i++) group->program[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(program, i));
     if (PyErr_Occurred()) return -1;
-    if (!legal || (group->kind == GROUP_SHAPE && !program_is_legal(group))) {
-        PyErr_Format(PyExc_ValueError, "a group of a plan is malformed: %R", row);
-        return -1;
-    }
+    if (!legal || (group->kind == GROUP_SHAPE && !program_is_legal(group)))
+        return FB_RAISE(PyExc_ValueError, "a group of a plan is malformed: %R", row);
     return 0;
 }
 

@@ -92,10 +92,8 @@ static int read_node(Node *node, PyObject *row) {
     Py_INCREF(node->key);
     node->op = (uint8_t)op;
     node->versioned = (uint8_t)versioned;
-    if (op < 0 || op >= OP_COUNT || (op == OP_LOCAL || op == OP_FREE || op == OP_FUNCTION_PART ? node->index < 0 : 0)) {
-        PyErr_Format(PyExc_ValueError, "a node of a plan is malformed: %R", row);
-        return -1;
-    }
+    if (op < 0 || op >= OP_COUNT || (op == OP_LOCAL || op == OP_FREE || op == OP_FUNCTION_PART ? node->index < 0 : 0))
+        return FB_RAISE(PyExc_ValueError, "a node of a plan is malformed: %R", row);
     return 0;
 }
 
@@ -160,19 +158,13 @@ static int fill_plan(Plan *plan, PyObject *nodes, PyObject *checks, PyObject *st
         long long value = 0;
         status = PyArg_ParseTuple(PyList_GET_ITEM(states, i), "iL", &state->kind, &value) ? 0 : -1;
         state->value = value;
-        if (status == 0 && (state->kind < 0 || state->kind >= STATE_COUNT)) {
-            PyErr_Format(PyExc_ValueError, "no state has number %d", state->kind);
-            status = -1;
-        }
+        if (status == 0 && (state->kind < 0 || state->kind >= STATE_COUNT)) status = FB_RAISE(PyExc_ValueError, "no state has number %d", state->kind);
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(groups) && status == 0; i++) {
         status = fb_group_make(&plan->groups[plan->group_count++], PyList_GET_ITEM(groups, i), plan->node_count);
     }
-    if (status == 0 && !well_formed(plan)) {
-        PyErr_SetString(PyExc_ValueError, "the nodes of a plan must come after their parents, each with places inside the plan");
-        status = -1;
-    }
-    return status;
+    if (status < 0 || well_formed(plan)) return status;
+    return FB_RAISE(PyExc_ValueError, "the nodes of a plan must come after their parents, each with places inside the plan");
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -269,8 +261,7 @@ int fb_guards_init(PyObject *module) {
     static const char *const ops[] = {FB_OPS(FB_NAME)}, *const checks[] = {FB_CHECKS(FB_NAME)}, *const states[] = {FB_STATES(FB_NAME)};
     static const char *const groups[] = {FB_GROUPS(FB_NAME)}, *const shape_ops[] = {FB_SHAPE_OPS(FB_NAME)};
 #undef FB_NAME
-    if (PyType_Ready(&token_type) < 0 || PyType_Ready(&fb_plan_type) < 0) return -1;
-    if (PyModule_AddObjectRef(module, "GuardPlan", (PyObject *)&fb_plan_type) < 0) return -1;
+    if (PyType_Ready(&token_type) < 0 || PyModule_AddType(module, &fb_plan_type) < 0) return -1;
     if (add_numbers(module, "OPS", ops, OP_COUNT) < 0 || add_numbers(module, "CHECKS", checks, CHECK_COUNT) < 0 ||
         add_numbers(module, "STATES", states, STATE_COUNT) < 0 || add_numbers(module, "GROUPS", groups, GROUP_COUNT) < 0 ||
         add_numbers(module, "SHAPE_OPS", shape_ops, SHAPE_COUNT) < 0 || add_function_parts(module) < 0) {

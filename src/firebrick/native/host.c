@@ -308,30 +308,22 @@ static int bind_derived(const Program *program, Space *space, int slot, PyObject
 static int bind_all(Executable *self, Space *space, PyObject *const *args) {
     const Program *program = &self->program;
     for (int i = 0; i < program->input_count; i++) {
-        if (!PyObject_TypeCheck(args[i], fb_tensor_type)) {
-            PyErr_Format(PyExc_TypeError, "input %d is a %s, not a tensor", i, Py_TYPE(args[i])->tp_name);
-            return -1;
-        }
+        if (!PyObject_TypeCheck(args[i], fb_tensor_type))
+            return FB_RAISE(PyExc_TypeError, "input %d is a %s, not a tensor", i, Py_TYPE(args[i])->tp_name);
     }
-    if (fb_fill_registers(program, space->registers, args) < 0) {
-        PyErr_SetString(PyExc_ValueError, "an input has another number of axes than the graph was compiled for");
-        return -1;
-    }
+    if (fb_fill_registers(program, space->registers, args) < 0)
+        return FB_RAISE(PyExc_ValueError, "an input has another number of axes than the graph was compiled for");
     for (int i = 0; i < program->input_count; i++) {
         int slot = program->inputs[i];
-        if (!fits(program, space, &program->slots[slot], FB_HANDLE(args[i]))) {
-            PyErr_Format(PyExc_ValueError, "input %d has another dtype, device, shape or strides than the graph was compiled for", i);
-            return -1;
-        }
+        if (!fits(program, space, &program->slots[slot], FB_HANDLE(args[i])))
+            return FB_RAISE(PyExc_ValueError, "input %d has another dtype, device, shape or strides than the graph was compiled for", i);
         if (bind(space, slot, args[i]) != 0) goto torch_error;
     }
     for (int i = 0; i < program->const_count; i++) {
         int slot = program->consts[i];
         PyObject *tensor = PyList_GET_ITEM(self->constants, i);
-        if (!fits(program, space, &program->slots[slot], FB_HANDLE(tensor))) {
-            PyErr_Format(self->changed, "captured tensor %d changed its dtype, device, shape or strides", i);
-            return -1;
-        }
+        if (!fits(program, space, &program->slots[slot], FB_HANDLE(tensor)))
+            return FB_RAISE(self->changed, "captured tensor %d changed its dtype, device, shape or strides", i);
         if (bind(space, slot, tensor) != 0) goto torch_error;
     }
     if (program->derived_count > 0 && fb_update_derived(self) < 0) return -1;
@@ -360,8 +352,7 @@ static int check_index(Space *space, const Step *step) {
 static int refused(const Device *device, Space *space, const char *label) {
     fb_gil_take(space);
     if (PyErr_Occurred()) return -1;
-    PyErr_Format(PyExc_RuntimeError, label == NULL ? "%s" : "%s, at %s", device->machine->error(), label);
-    return -1;
+    return FB_RAISE(PyExc_RuntimeError, label == NULL ? "%s" : "%s, at %s", device->machine->error(), label);
 }
 
 int fb_is_written(const Program *program, int slot) {
@@ -421,6 +412,7 @@ static int run_step(const Program *program, Space *space, Step *step) {
     case STEP_DRAW: return fb_cuda_draw(program, space, step);
     case STEP_ALLOC:
         for (int k = 0; k < step->count; k++) {
+            if (space->into != NULL && fb_is_given(space->into, step->slots[k])) continue;
             if (fb_allocate(program, space, step->slots[k]) == 0) continue;
             const Device *device = device_of(program, step->slots[k]);
             if (device->machine->own_memory) return refused(device, space, NULL);
@@ -497,11 +489,8 @@ static PyObject *make_outputs(const Program *program, Space *space) {
         case ARG_INT: value = PyLong_FromLongLong(fb_num(space->registers, output->num)); break;
         default: value = Py_NewRef(output->object);
         }
-        if (value == NULL) {
-            Py_CLEAR(outputs);
-        } else {
-            PyTuple_SET_ITEM(outputs, i, value);
-        }
+        if (value == NULL) Py_CLEAR(outputs);
+        else PyTuple_SET_ITEM(outputs, i, value);
     }
     return outputs;
 }
@@ -639,10 +628,8 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *outputs = NULL, *list = count == 1 && PyList_CheckExact(args[0]) ? args[0] : NULL;
     if (list != NULL) args = ((PyListObject *)list)->ob_item, count = PyList_GET_SIZE(list);
-    if (count != program->input_count || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
-        PyErr_Format(PyExc_TypeError, "this executable takes %d tensors, got %zd", program->input_count, count);
-        return NULL;
-    }
+    if (count != program->input_count || (names != NULL && PyTuple_GET_SIZE(names) > 0))
+        return PyErr_Format(PyExc_TypeError, "this executable takes %d tensors, got %zd", program->input_count, count);
     Space *space = take_space(self);
     if (space == NULL) return NULL;
     if (fb_enter(program, space) == 0) {
@@ -660,30 +647,20 @@ static PyObject *executable_call(PyObject *object, PyObject *const *args, size_t
 /* ---- the types ---------------------------------------------------------------------------- */
 
 static int parse_sources(Executable *self, PyObject *sources) {
-    if (!PyList_Check(sources) || !PyList_Check(self->constants) || PyList_GET_SIZE(self->constants) != self->program.const_count) {
-        PyErr_SetString(PyExc_ValueError, "sources and constants must be lists, with one constant a slot");
-        return -1;
-    }
+    if (!PyList_Check(sources) || !PyList_Check(self->constants) || PyList_GET_SIZE(self->constants) != self->program.const_count)
+        return FB_RAISE(PyExc_ValueError, "sources and constants must be lists, with one constant a slot");
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->constants); i++) {
-        if (!PyObject_TypeCheck(PyList_GET_ITEM(self->constants, i), fb_tensor_type)) {
-            PyErr_SetString(PyExc_TypeError, "constants must be tensors");
-            return -1;
-        }
+        if (!PyObject_TypeCheck(PyList_GET_ITEM(self->constants, i), fb_tensor_type)) return FB_RAISE(PyExc_TypeError, "constants must be tensors");
     }
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
     self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
-    if (self->sources == NULL || self->stamps == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (self->sources == NULL || self->stamps == NULL) return PyErr_NoMemory(), -1;
     for (int i = 0; i < self->source_count; i++) {
         long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));
         if (PyErr_Occurred()) return -1;
-        if (position < 0 || position >= self->program.const_count) {
-            PyErr_SetString(PyExc_ValueError, "a source is not a constant");
-            return -1;
-        }
+        if (position < 0 || position >= self->program.const_count)
+            return FB_RAISE(PyExc_ValueError, "a source is not a constant");
         self->sources[i] = (int)position;
     }
     return 0;

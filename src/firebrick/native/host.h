@@ -52,7 +52,7 @@ typedef struct {
     const Dtype *dtype;
     Nums sizes, strides;
     Num offset; /* elements of the slot's dtype */
-    uint8_t whole, lasting, retyped;
+    uint8_t whole, lasting, retyped, varies;
 } View;
 
 typedef enum { ARG_NONE, ARG_VIEW, ARG_BOOL, ARG_INT, ARG_FLOAT, ARG_STR, ARG_ENUM, ARG_LIST } ArgKind;
@@ -89,6 +89,7 @@ typedef struct {
     int out_count;
     uint8_t into; /* results are written into arguments */
     uint8_t plain; /* all results are tensors, one a slot */
+    uint8_t varies; /* arguments have numbers in registers */
     Route route;
     const char *letters; /* ROUTE_DIRECT: how the function takes its arguments, see libcall.c */
     void *symbol;
@@ -143,6 +144,7 @@ typedef struct {
     PyObject *keep; /* list of objects that texts and args point into */
     int *undo, undo_count; /* the first step that writes inputs or constants, and their slots: a later step may raise */
     int keeps_memory; /* whether glibc is told to keep what calls free */
+    int varying;      /* numbers that were parsed and are in registers */
 } Program;
 
 static inline int64_t fb_num(const int64_t *registers, Num n) { return n.reg < 0 ? n.value : registers[n.reg]; }
@@ -250,6 +252,8 @@ int fb_allocate(const Program *program, Space *space, int slot);
 void fb_release(const Program *program, Space *space, int slot);
 /* Whether steps write a slot. */
 int fb_is_written(const Program *program, int slot);
+/* Whether a slot of a recording needs no memory while it is made, since its kernels get the address of each call. */
+int fb_is_given(const struct Recording *rec, int slot);
 /* A launch of a step with the slots at `pointers`, until the next one of the space. */
 FbLaunch fb_launch_of(Space *space, const Step *step, void *const *pointers, int64_t grid[3]);
 

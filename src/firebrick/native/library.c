@@ -42,15 +42,9 @@ static PyObject *library_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     close(descriptor);
     if (handle == NULL) return PyErr_Format(PyExc_OSError, "can't load kernels: %s", dlerror());
-    static int64_t running; /* threads that are in a kernel of any library: they share the processors */
-    int64_t **counted = dlsym(handle, "fb_running");
-    if (counted != NULL) *counted = &running;
     Library *self = (Library *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        dlclose(handle);
-    } else {
-        self->handle = handle;
-    }
+    if (self == NULL) dlclose(handle);
+    else self->handle = handle;
     return (PyObject *)self;
 }
 

@@ -6,6 +6,9 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* Raises an exception; the -1 by which functions say that one is set. */
+#define FB_RAISE(...) (PyErr_Format(__VA_ARGS__), -1)
+
 /* Each part adds its types and functions to the module; 0 on success, -1 with an exception set. */
 int fb_tensor_init(PyObject *module); /* tensor.c: layout of tensor objects, torch's C ABI */
 int fb_frame_init(PyObject *module);  /* frame.c: the frame evaluation hook */

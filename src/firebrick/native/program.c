@@ -28,16 +28,12 @@ const Dtype *fb_dtype(const char *name) {
         }
         if (dtypes[i].code >= 0) return &dtypes[i];
     }
-    PyErr_Format(PyExc_ValueError, "dtype %s is unknown here", name);
-    return NULL;
+    return (void *)PyErr_Format(PyExc_ValueError, "dtype %s is unknown here", name);
 }
 
 void *fb_program_alloc(Program *program, size_t size) {
     Block *block = calloc(1, sizeof(Block) + size + 16);
-    if (block == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    if (block == NULL) return PyErr_NoMemory();
     block->next = program->blocks;
     program->blocks = block;
     return (char *)(((uintptr_t)(block + 1) + 15) & ~(uintptr_t)15);
@@ -64,8 +60,7 @@ int fb_program_traverse(Program *program, visitproc visit, void *arg) {
 PyObject *fb_item(PyObject *sequence, Py_ssize_t position) {
     if (PyList_Check(sequence) && position < PyList_GET_SIZE(sequence)) return PyList_GET_ITEM(sequence, position);
     if (PyTuple_Check(sequence) && position < PyTuple_GET_SIZE(sequence)) return PyTuple_GET_ITEM(sequence, position);
-    PyErr_Format(PyExc_ValueError, "host table: %R has no item %zd", sequence, position);
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "host table: %R has no item %zd", sequence, position);
 }
 
 static Py_ssize_t length(PyObject *sequence) {
@@ -83,10 +78,8 @@ static PyObject *field(PyObject *table, const char *name) {
 
 static const char *text(PyObject *value) {
     if (value == NULL) return NULL;
-    if (!PyUnicode_Check(value)) {
-        PyErr_Format(PyExc_ValueError, "host table: %R is not text", value);
-        return NULL;
-    }
+    if (!PyUnicode_Check(value))
+        return (void *)PyErr_Format(PyExc_ValueError, "host table: %R is not text", value);
     return PyUnicode_AsUTF8(value);
 }
 
@@ -107,10 +100,8 @@ static const char *kept_text(Program *program, PyObject *value) {
 static int index_below(PyObject *value, int limit, int *out) {
     long number = value == NULL ? -1 : PyLong_AsLong(value);
     if (PyErr_Occurred()) return -1;
-    if (number < 0 || number >= limit) {
-        PyErr_Format(PyExc_ValueError, "host table: %ld is not below %d", number, limit);
-        return -1;
-    }
+    if (number < 0 || number >= limit)
+        return FB_RAISE(PyExc_ValueError, "host table: %ld is not below %d", number, limit);
     *out = (int)number;
     return 0;
 }
@@ -136,6 +127,7 @@ static int parse_num(Program *program, PyObject *value, Num *out) {
     int reg;
     if (index_below(fb_item(value, 0), program->register_count, &reg) < 0) return -1;
     out->reg = reg;
+    program->varying++;
     return 0;
 }
 
@@ -152,8 +144,7 @@ static int parse_nums(Program *program, PyObject *list, Nums *out) {
 static int parse_layout(Program *program, PyObject *row, int place, Nums *sizes, Nums *strides) {
     if (parse_nums(program, fb_item(row, place), sizes) < 0 || parse_nums(program, fb_item(row, place + 1), strides) < 0) return -1;
     if (sizes->count == strides->count) return 0;
-    PyErr_SetString(PyExc_ValueError, "host table: sizes and strides differ in number");
-    return -1;
+    return FB_RAISE(PyExc_ValueError, "host table: sizes and strides differ in number");
 }
 
 static int parse_indices(Program *program, PyObject *list, int limit, int **out, int *count) {
@@ -179,10 +170,8 @@ static int parse_registers(Program *program, PyObject *list) {
         PyObject *row = fb_item(list, i);
         const char *op = row == NULL ? NULL : text(fb_item(row, 0));
         if (op == NULL) return -1;
-        if (strchr("s+*/%<>", *op) == NULL || op[0] == 0 || op[1] != 0) {
-            PyErr_Format(PyExc_ValueError, "host table: no operation %s", op);
-            return -1;
-        }
+        if (strchr("s+*/%<>", *op) == NULL || op[0] == 0 || op[1] != 0)
+            return FB_RAISE(PyExc_ValueError, "host table: no operation %s", op);
         program->registers[i].op = *op;
         /* Operands are earlier registers only. */
         program->register_count = i;
@@ -206,10 +195,7 @@ static int parse_device(Program *program, const char *text, int *position) {
         const Device *device = &program->devices[*position];
         if (device->machine == machine && (device->index == index || machine == &fb_cpu)) return 0;
     }
-    if (program->device_count == MOST_DEVICES) {
-        PyErr_Format(PyExc_ValueError, "host table: more than %d devices", MOST_DEVICES);
-        return -1;
-    }
+    if (program->device_count == MOST_DEVICES) return FB_RAISE(PyExc_ValueError, "host table: more than %d devices", MOST_DEVICES);
     program->devices[program->device_count++] = (Device){machine, fb_machine_code(machine), index};
     return 0;
 }
@@ -229,10 +215,7 @@ static int parse_slots(Program *program, PyObject *list) {
         for (int k = 0; k < 7; k++) {
             if (strcmp(kind, kinds[k]) == 0) found = k;
         }
-        if (found < 0) {
-            PyErr_Format(PyExc_ValueError, "host table: no kind of slot %s", kind);
-            return -1;
-        }
+        if (found < 0) return FB_RAISE(PyExc_ValueError, "host table: no kind of slot %s", kind);
         slot->kind = (SlotKind)found;
         slot->index = counts[found]++;
         slot->dtype = fb_dtype(dtype);
@@ -265,16 +248,17 @@ static int parse_views(Program *program, PyObject *list) {
         const Slot *slot = &program->slots[view->slot];
         view->dtype = dtype == Py_None ? slot->dtype : fb_dtype(text(dtype) == NULL ? "" : text(dtype));
         if (view->dtype == NULL) return -1;
+        const int varying = program->varying;
         if (parse_layout(program, row, 1, &view->sizes, &view->strides) < 0 || parse_num(program, fb_item(row, 3), &view->offset) < 0) return -1;
-        int fixed = view->offset.reg < 0 && (slot->kind != SLOT_ARENA || slot->offset.reg < 0);
+        view->varies = program->varying > varying;
         int whole = view->dtype == slot->dtype && view->offset.reg < 0 && view->offset.value == 0 && view->sizes.count == slot->sizes.count;
         for (int d = 0; d < view->sizes.count; d++) {
-            fixed = fixed && view->sizes.items[d].reg < 0 && view->strides.items[d].reg < 0;
             whole = whole && same_num(view->sizes.items[d], slot->sizes.items[d]) && same_num(view->strides.items[d], slot->strides.items[d]);
         }
         view->retyped = view->dtype != slot->dtype;
         view->whole = whole && slot->kind != SLOT_ARENA;
-        view->lasting = fixed && (slot->kind == SLOT_ARENA || slot->kind == SLOT_CONST || slot->kind == SLOT_DERIVED) && !view->whole;
+        const int lasts = slot->kind == SLOT_CONST || slot->kind == SLOT_DERIVED || (slot->kind == SLOT_ARENA && slot->offset.reg < 0);
+        view->lasting = lasts && !view->varies && !view->whole;
     }
     return 0;
 }
@@ -315,7 +299,10 @@ static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *ar
     if (*tag != 'n' && (value = fb_item(row, 1)) == NULL) return -1;
     switch (*tag) {
     case 'n': arg->kind = ARG_NONE; return 0;
-    case 't': arg->kind = ARG_VIEW; return index_below(value, program->view_count, &arg->view);
+    case 't':
+        arg->kind = ARG_VIEW;
+        if (index_below(value, program->view_count, &arg->view) == 0) program->varying += program->views[arg->view].varies;
+        return PyErr_Occurred() ? -1 : 0;
     case 'i': arg->kind = ARG_INT; return parse_num(program, value, &arg->num);
     case 'l': arg->kind = ARG_LIST; return parse_args(program, value, resolve, &arg->items, &arg->count);
     case 'e': arg->kind = ARG_ENUM; return parse_enum(program, row, resolve, arg);
@@ -366,7 +353,9 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     memcpy(name, op, stem);
     call->name = name;
     call->overload = dot == NULL || strcmp(dot + 1, "default") == 0 ? "" : dot + 1;
+    const int varying = program->varying;
     if (parse_args(program, fb_item(row, 2), resolve, &call->args, &call->count) < 0) return NULL;
+    call->varies = program->varying > varying;
     PyObject *types = fb_item(row, 3);
     if (length(types) != call->count) {
         if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "host table: %s has other types than arguments", op);
@@ -383,10 +372,8 @@ static Call *parse_call(Program *program, PyObject *row, PyObject *resolve) {
     PyObject *keywords = fb_item(row, 5);
     call->keywords = keywords == NULL ? NULL : kept(program, PySequence_Tuple(keywords));
     if (call->keywords == NULL) return NULL;
-    if (PyTuple_GET_SIZE(call->keywords) != call->count - call->positional) {
-        PyErr_Format(PyExc_ValueError, "host table: %s has other keywords than arguments", op);
-        return NULL;
-    }
+    if (PyTuple_GET_SIZE(call->keywords) != call->count - call->positional)
+        return (void *)PyErr_Format(PyExc_ValueError, "host table: %s has other keywords than arguments", op);
     if (parse_indices(program, fb_item(row, 6), program->slot_count, &call->outs, &call->out_count) < 0) return NULL;
     call->into = fb_item(row, 7) == Py_True;
     call->plain = fb_item(row, 8) == Py_True;
@@ -408,10 +395,8 @@ static int parse_launch(Program *program, PyObject *row, PyObject *kernels, Step
     if (PyErr_Occurred() || parse_device(program, text(fb_item(row, 4)), &step->device) < 0) return -1;
     if (parse_indices(program, fb_item(row, 2), program->slot_count, &step->slots, &step->count) < 0) return -1;
     if (parse_nums(program, fb_item(row, 3), &step->sizes) < 0 || parse_nums(program, fb_item(row, 5), &step->grid) < 0) return -1;
-    if (step->grid.count > 3) {
-        PyErr_SetString(PyExc_ValueError, "host table: a grid has three axes at most");
-        return -1;
-    }
+    if (step->grid.count > 3)
+        return FB_RAISE(PyExc_ValueError, "host table: a grid has three axes at most");
     int *places, count = 0;
     if (length(row) > 6 && parse_indices(program, fb_item(row, 6), step->count, &places, &count) < 0) return -1;
     if (count > 0 && (step->values = fb_program_alloc(program, step->count)) == NULL) return -1;
@@ -460,8 +445,7 @@ static int parse_steps(Program *program, PyObject *list, PyObject *kernels, PyOb
             step->kind = *kind == 'a' ? STEP_ALLOC : STEP_FREE;
             if (parse_indices(program, fb_item(row, 1), program->slot_count, &step->slots, &step->count) < 0) return -1;
         } else {
-            PyErr_Format(PyExc_ValueError, "host table: no step %s", kind);
-            return -1;
+            return FB_RAISE(PyExc_ValueError, "host table: no step %s", kind);
         }
     }
     return 0;
@@ -485,10 +469,8 @@ static int parse_outputs(Program *program, PyObject *list) {
         Arg arg = {0};
         Output *output = &program->outputs[i];
         if (parse_arg(program, fb_item(list, i), Py_None, &arg) < 0) return -1;
-        if (arg.kind == ARG_LIST || arg.kind == ARG_ENUM) {
-            PyErr_SetString(PyExc_ValueError, "host table: an output is a tensor or a number");
-            return -1;
-        }
+        if (arg.kind == ARG_LIST || arg.kind == ARG_ENUM)
+            return FB_RAISE(PyExc_ValueError, "host table: an output is a tensor or a number");
         output->kind = arg.kind;
         output->view = arg.view;
         output->num = arg.num;

@@ -41,10 +41,8 @@ void *fb_torch_library(void) {
 int fb_find_functions(const FbFunction *table, size_t count, void *into) {
     for (size_t i = 0; i < count; i++) {
         void *function = dlsym(fb_torch_library(), table[i].name);
-        if (function == NULL && table[i].needed) {
-            PyErr_Format(PyExc_ImportError, "firebrick: this torch has no %s; versions 2.11 to 2.14 are supported", table[i].name);
-            return -1;
-        }
+        if (function == NULL && table[i].needed)
+            return FB_RAISE(PyExc_ImportError, "firebrick: this torch has no %s; versions 2.11 to 2.14 are supported", table[i].name);
         memcpy((char *)into + table[i].place, &function, sizeof function);
     }
     return 0;
@@ -65,8 +63,7 @@ static int find_functions(void) {
         {"aoti_torch_grad_mode_is_enabled", offsetof(FbTorch, grad_mode_is_enabled), 1},
     };
     if (fb_torch_library() != NULL) return fb_find_functions(table, sizeof table / sizeof *table, &fb_torch);
-    PyErr_SetString(PyExc_ImportError, "firebrick: libtorch_cpu.so is not loaded; torch must be a usual build for Linux");
-    return -1;
+    return FB_RAISE(PyExc_ImportError, "firebrick: libtorch_cpu.so is not loaded; torch must be a usual build for Linux");
 }
 
 /* ---- calibration -------------------------------------------------------- */
@@ -95,8 +92,7 @@ static int find_handle(PyObject *const *samples) {
         if (all) fb_handle_offset = offset;
     }
     if (fb_handle_offset != 0) return 0;
-    PyErr_SetString(PyExc_ImportError, "firebrick: the place of TensorImpl in torch.Tensor was not found; this torch is not supported");
-    return -1;
+    return FB_RAISE(PyExc_ImportError, "firebrick: the place of TensorImpl in torch.Tensor was not found; this torch is not supported");
 }
 
 /* `torch._C._dispatch_keys(tensor).raw_repr()` */

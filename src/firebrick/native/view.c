@@ -36,10 +36,8 @@ static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"function", "values", NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!:Frame", names, &PyFunction_Type, &function, &PyTuple_Type, &values)) return NULL;
     Py_ssize_t count = fb_argument_slots((PyCodeObject *)((PyFunctionObject *)function)->func_code);
-    if (PyTuple_GET_SIZE(values) != count) {
-        PyErr_Format(PyExc_ValueError, "the code has %zd argument slots, got %zd values", count, PyTuple_GET_SIZE(values));
-        return NULL;
-    }
+    if (PyTuple_GET_SIZE(values) != count)
+        return PyErr_Format(PyExc_ValueError, "the code has %zd argument slots, got %zd values", count, PyTuple_GET_SIZE(values));
     return fb_view_make((PyFunctionObject *)function, &PyTuple_GET_ITEM(values, 0));
 }
 
@@ -112,11 +110,7 @@ static PyTypeObject frame_type = {
 
 const FbFrame *fb_frame_of(PyObject *view) {
     if (Py_IS_TYPE(view, &frame_type)) return &((Frame *)view)->view;
-    PyErr_Format(PyExc_TypeError, "expected a Frame, got %.200s", Py_TYPE(view)->tp_name);
-    return NULL;
+    return (void *)PyErr_Format(PyExc_TypeError, "expected a Frame, got %.200s", Py_TYPE(view)->tp_name);
 }
 
-int fb_view_init(PyObject *module) {
-    if (PyType_Ready(&frame_type) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Frame", (PyObject *)&frame_type);
-}
+int fb_view_init(PyObject *module) { return PyModule_AddType(module, &frame_type); }

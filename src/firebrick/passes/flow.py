@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from firebrick.fakes.node_values import tensors_in
 from firebrick.passes.modules import Sample, call_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import nn
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class _Uses(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not _looks_only(func):
-            for value in _tensors((args, kwargs or {})):
+            for value in tensors_in((args, kwargs or {})):
                 self.flow.uses[id(value)].append(self.inside[-1] if self.inside else "")
         result = func(*args, **(kwargs or {}))
         self.flow._kept.append(result)  # keeps identities from being used again
@@ -63,52 +66,30 @@ def _looks_only(func: Any) -> bool:
     return name in ("__get__", "size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "__len__")
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [t for item in value for t in _tensors(item)]
-    return [t for item in value.values() for t in _tensors(item)] if isinstance(value, dict) else []
-
-
 def watch(model: nn.Module, sample: Sample, watched: Callable[[nn.Module], bool]) -> Flow:
     """Run `model` on `sample` and record where the outputs of the watched modules go."""
     flow = Flow()
     inside: list[str] = []
-    handles = []
 
-    def enter(name: str, module: nn.Module) -> Any:
-        def hook(_: nn.Module, args: Any) -> None:
-            flow.calls.append((name, module))
-            flow.inputs[name].append(id(args[0]) if args else 0)
-            flow._kept.append(args)
-            inside.append(name)
+    def enter(name: str, module: nn.Module, args: Any) -> None:
+        flow.calls.append((name, module))
+        flow.inputs[name].append(id(args[0]) if args else 0)
+        flow._kept.append(args)
+        inside.append(name)
 
-        return hook
+    def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        inside.pop()
+        flow.outputs[name].append(id(output))
+        flow._kept.append(output)
 
-    def leave(name: str) -> Any:
-        def hook(_: nn.Module, args: Any, output: Any) -> None:
-            inside.pop()
-            flow.outputs[name].append(id(output))
-            flow._kept.append(output)
-
-        return hook
-
-    for name, module in model.named_modules():
-        if watched(module):
-            handles.append(module.register_forward_pre_hook(enter(name, module)))
-            handles.append(module.register_forward_hook(leave(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if watched(module):
+                hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
+                hooks.enter_context(module.register_forward_hook(partial(leave, name)))
         with _Uses(flow, inside):
             result = call_with(model, sample)
-        for value in _tensors(_leaves(result)):
-            flow.uses[id(value)].append("")
-        flow._kept.append(result)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for value in tensors_in(dict(result) if hasattr(result, "items") else result):
+        flow.uses[id(value)].append("")
+    flow._kept.append(result)
     return flow
-
-
-def _leaves(result: Any) -> Any:
-    return dict(result) if hasattr(result, "items") else result

@@ -114,8 +114,7 @@ def _matcher(match: Any) -> MatchFunction:
     if isinstance(match, (type, tuple)):
         return lambda name, module: isinstance(module, match)
     if callable(match):
-        function: MatchFunction = match
-        return function
+        return match
     raise PassError(f"can't match modules by {match!r}", fix="give a class, a name pattern or a function")
 
 

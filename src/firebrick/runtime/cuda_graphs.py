@@ -186,7 +186,11 @@ def recorder_of(
     """What records a program, None where it can't be recorded."""
     drawn = {out for step in table["steps"] if step[:2] == _DRAW for out in step[6]}
     consts = [k for k, row in enumerate(table["slots"]) if row[0] == "const"]
-    apart = drawn | {consts[k] for k in table.get("sources", ())}  # the recipe may be all that reads these
+    kernels = [row for row in table["steps"] if row[0] == "kernel"]
+    numbers = {row[2][k] for row in kernels for places in row[6:] for k in places}  # which nodes have by value
+    numbers -= {row[0] for row in table["views"]}
+    numbers -= {at for row in kernels for k, at in enumerate(row[2]) if not any(k in places for places in row[6:])}
+    apart = drawn | numbers | {consts[k] for k in table.get("sources", ())}  # which the recipe alone may read
     devices = {row[5] for k, row in enumerate(table["slots"]) if row[0] != "scratch" and k not in apart}
     if not any(device.startswith("cuda") for device in devices):
         return None

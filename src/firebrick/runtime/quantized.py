@@ -85,8 +85,7 @@ def _linear_dynamic(
             whole = torch._make_per_channel_quantized_tensor(w, scales, points, axis)
         packed = quantized.linear_prepack(whole, bias)
         _packed[w] = lambda: packed
-    result: Tensor = (quantized.linear_relu_dynamic if relu else quantized.linear_dynamic)(x, packed, reduce_range)
-    return result
+    return (quantized.linear_relu_dynamic if relu else quantized.linear_dynamic)(x, packed, reduce_range)
 
 
 def _shape(x: Tensor, weight: Tensor, *_: Any) -> Tensor:

@@ -55,8 +55,7 @@ def written_form(op: OpOverload) -> OpOverload | None:
     _library.impl(name, kernel, "CompositeExplicitAutograd")
     _library.impl(name, meta, "Meta")
     packet = getattr(getattr(torch.ops, _NAMESPACE), f"{op.namespace}__{op._opname}")
-    form: OpOverload = getattr(packet, op._overloadname)
-    return form
+    return getattr(packet, op._overloadname)
 
 
 def overload_of(name: str) -> OpOverload:
@@ -68,5 +67,4 @@ def overload_of(name: str) -> OpOverload:
         if form is None:
             raise AttributeError(name)
         return form
-    op: OpOverload = getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
-    return op
+    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")

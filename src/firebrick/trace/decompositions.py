@@ -176,8 +176,7 @@ def _linspace_of(op: OpOverload) -> Callable[..., Tensor]:
     def linspace(*args: Any, dtype: torch.dtype | None = None, **more: Any) -> Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
             return NotImplemented
-        result: Tensor = decomposition_table[op](*args, dtype=dtype, **more)
-        return result
+        return decomposition_table[op](*args, dtype=dtype, **more)
 
     return linspace
 
@@ -194,8 +193,7 @@ def _upsample_linear(x: Tensor, size: list[int], align_corners: bool, *scales: f
         return NotImplemented
     layout = _layout_of(x)
     if not x.is_floating_point():
-        integers: Tensor = decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
-        return integers
+        return decomposition_table[_LINEAR[x.dim() - 3]](x, size, align_corners, *scales)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     firsts, seconds, shares = [], [], []
     for i, (old, new, scale) in enumerate(zip(x.shape[2:], size, (*scales, *[None] * 3), strict=False)):
@@ -273,15 +271,13 @@ def asserted(x: Tensor, truth: Tensor, text: str) -> Tensor:
     raises unless all of `truth` is true."""
     if x.device.type != "cpu":
         return x
-    same: Tensor = aten._functional_assert_async.msg(truth.all(), text, x)
-    return same
+    return aten._functional_assert_async.msg(truth.all(), text, x)
 
 
 def _binary_cross_entropy(x: Tensor, target: Tensor, *args: Any) -> Tensor:
     for name, t in (("input", x), ("target", target)):
         x = asserted(x, (t >= 0) & (t <= 1), f"all elements of {name} should be between 0 and 1")
-    result: Tensor = _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
-    return result
+    return _like_input(aten.binary_cross_entropy.default, 3)[1](x, target, *args)
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:

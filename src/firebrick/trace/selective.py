@@ -100,8 +100,7 @@ class Selection:
     def _loaded(self, saved: _Result) -> torch.Tensor:
         if self.tracer.value_of(saved.tensor).storage.version != saved.version:
             raise RefusedBackward("what a checkpoint's policy saves is written to")
-        loaded: torch.Tensor = torch.ops.aten.detach.default(saved.tensor)
-        return loaded
+        return torch.ops.aten.detach.default(saved.tensor)
 
 
 _AGAIN = object()

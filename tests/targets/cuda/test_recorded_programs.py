@@ -429,6 +429,7 @@ def table(*calls, device="cuda:0", steps=()):
     rows = [["call", op, args, ["T"] * len(args), len(args), [], [], False, True] for op, args in calls]
     return {
         "slots": [["input", "f32", [4], [1], 0, device]],
+        "views": [[0, [4], [1], 0, None]],
         "steps": [["kernel", "k", [0], [], device, [1]], *rows, *steps],
     }
 
@@ -655,3 +656,47 @@ def test_tensors_that_are_given_up_are_read_by_steps_and_replays(driver, log, re
         assert tensors == []
         torch.testing.assert_close(y, torch.full((4,), n + 2.0))
     assert recording.said[0] == "recorded"
+
+
+def test_numbers_that_kernels_have_by_value_are_those_of_each_call(driver, log, recording):
+    """Such a number lies in the CPU's memory, where it may change or not, or be another tensor's."""
+    table = {
+        "slots": [slot("input", [0]), ["input", "i64", [], [], 0, "cpu"], slot("fresh", [0])],
+        "registers": CHAIN["registers"],
+        "views": [[2, [[0]], [1], 0, None]],
+        "steps": [["alloc", [2]], ["kernel", "k", [0, 2, 1], [], "cuda:0", [[2]], [2]]],
+        "outputs": [["t", 0]],
+    }
+    run = executable(table, recording, True, k=module("add"))
+    number = torch.tensor([0, 4])[1]  # at an odd place
+    for n in (*[6] * 5, *range(40, 60)):
+        x = torch.randn(n)
+        made, seen = asked(driver, log, run, x, number)
+        torch.testing.assert_close(made[0][: int(number)], x[: int(number)] + 1)
+        number = number.fill_(n % 5 + 1) if n % 3 else torch.tensor(n % 4 + 1)
+    assert seen == ["set kernel", "graph"] and recording.said == ["recorded"] * 2
+    x, number = torch.randn(6), torch.tensor(3)
+    for _ in range(4):
+        made, seen = asked(driver, log, run, x, number)
+        torch.testing.assert_close(made[0][:3], x[:3] + 1)
+    assert "launch add" not in seen
+
+
+def test_numbers_on_the_cpu_do_not_keep_a_program_from_being_recorded():
+    rows = {
+        "slots": [["input", "f32", [4], [1], 0, "cuda:0"], ["input", "i64", [], [], 0, "cpu"]],
+        "views": [[0, [4], [1], 0, None]],
+        "steps": [["kernel", "k", [0, 1], [], "cuda:0", [1], [1]]] * 3,
+    }
+    assert recorder_of("g", rows, resolve, False) is not None
+    for more in ({"views": [[1, [], [], 0, None]]}, {"steps": [*rows["steps"], ["kernel", "c", [1], [], "cpu", []]]}):
+        assert recorder_of("g", {**rows, **more}, resolve, False) is None
+
+
+def test_results_of_a_recording_are_those_of_its_first_call(driver, log, recording):
+    """Memory for results is there once while a graph is made, that of the call."""
+    run, x = executable(CHAIN, recording, True, k=module("add")), torch.randn(6)
+    kept = [run(x)[0] for _ in range(6)]
+    assert len({y.data_ptr() for y in kept}) == 6
+    for y in kept:
+        torch.testing.assert_close(y, x + 2)

@@ -226,8 +226,7 @@ def open_contexts() -> list[Any]:
     """The context managers that graphs of this thread have entered and not left."""
     if not hasattr(_entered, "contexts"):
         _entered.contexts = []
-    contexts: list[Any] = _entered.contexts
-    return contexts
+    return _entered.contexts
 
 
 def leave_contexts(depth: int) -> None:

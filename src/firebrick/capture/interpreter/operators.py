@@ -214,8 +214,7 @@ def _of_subclasses(interp: Interpreter, row: BinaryRow, in_place: bool, left: Va
 def _of_arrays(interp: Interpreter, symbol: str, left: Value, right: Value) -> Value:
     if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
         raise Break("numpy", f"{symbol} of an array and an object")
-    result: Value = ARRAY_METHODS[symbol](interp, [left, right], {})
-    return result
+    return ARRAY_METHODS[symbol](interp, [left, right], {})
 
 
 def _plain(value: Value) -> Value:

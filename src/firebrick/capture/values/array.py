@@ -106,8 +106,7 @@ class ArrayValue(ComparedValue):
         method = ARRAY_METHODS.get(name)
         if method is None:
             raise Break("numpy", f"{name}() of {self.describe()} is called")
-        result: Value = method(interp, [self, *args], kwargs)
-        return result
+        return method(interp, [self, *args], kwargs)
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """Rows, or scalars."""

@@ -272,8 +272,7 @@ class BuiltinValue(Value):
         method = self.methods.get(name)
         if method is None:
             return interp.fallback_method(self, name, args, kwargs)
-        result: Value = method(interp, self, args, kwargs)
-        return result
+        return method(interp, self, args, kwargs)
 
     def truth(self, interp: Interpreter) -> bool:
         """Whether it is empty, if it has a length."""

@@ -102,8 +102,7 @@ class ConstantValue(Value):
             return super().call_method(interp, name, args, kwargs)
         handler = CONSTANT_METHODS.get((type(self.value), name))
         if handler is not None:
-            result: Value = handler(interp, self, args, kwargs)
-            return result
+            return handler(interp, self, args, kwargs)
         function = getattr(method, "__func__", None)
         if isinstance(function, types.FunctionType) and function in TRANSPARENT:
             return interp.inline(interp.tracer.function(function), [self, *args], kwargs)

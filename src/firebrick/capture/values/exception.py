@@ -75,8 +75,7 @@ class ExceptionValue(ObjectValue):
             case "exceptions" if issubclass(self.cls, BaseExceptionGroup):
                 return TupleValue(list(interp.iterate(self.args[1])))
         if name in _CHAINED:
-            chained: Value = getattr(self, _CHAINED[name])
-            return chained
+            return getattr(self, _CHAINED[name])
         return super().generic_get_attr(interp, name)
 
     def member(self, interp: Interpreter, found: Any, name: str) -> Value:

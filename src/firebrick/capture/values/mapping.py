@@ -58,8 +58,7 @@ def key_of(value: Value, interp: Interpreter, entries: Mapping[Hashable, Any] | 
     if isinstance(value, ConstantValue):
         hash(value.value)
         number_key(interp.tracer, value.value)
-        key: Hashable = value.value
-        return key
+        return value.value
     if isinstance(value, TupleValue):
         return tuple(key_of(item, interp, entries) for item in value.items)
     if isinstance(value, WeakReferenceValue):

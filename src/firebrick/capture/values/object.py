@@ -404,8 +404,7 @@ class ObjectValue(ComparedValue):
         """`__len__`, or the container's own."""
         entry, _ = interp.lookup(self.cls, "__len__")
         if isinstance(entry, WRITTEN):
-            count: int = converted(interp, self, "__len__", len).as_constant()
-            return count
+            return converted(interp, self, "__len__", len).as_constant()
         if self.storage is not None:
             return self.storage.length(interp)
         interp.raise_new(TypeError, f"object of type {self.cls.__name__!r} has no len()")

@@ -289,8 +289,7 @@ class SliceValue(BuiltinValue):
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`start`, `stop`, `step` and methods."""
         if name in ("start", "stop", "step"):
-            part: Value = getattr(self, name)
-            return part
+            return getattr(self, name)
         return super().get_attr(interp, name)
 
     def reconstruct(self, emitter: ValueEmitter) -> None:

@@ -107,8 +107,7 @@ def _by_identity(make: Any) -> Wrapper:
 
     def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         _identity(tracer, obj, source, pinned)
-        value: Value = make(obj, source)
-        return value
+        return make(obj, source)
 
     return wrapped
 
@@ -122,8 +121,7 @@ def _by_type(make: Any) -> Wrapper:
 
     def wrapped(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
         tracer.guards.type(source, type(obj))
-        value: Value = make(obj, source)
-        return value
+        return make(obj, source)
 
     return wrapped
 

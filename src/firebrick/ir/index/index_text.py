@@ -45,8 +45,7 @@ def from_ast(node: ast.expr, variables: Mapping[str, Expr]) -> Expr:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -from_ast(operand, variables)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIGNS:
-            expr: Expr = _SIGNS[type(op)](from_ast(left, variables), from_ast(right, variables))
-            return expr
+            return _SIGNS[type(op)](from_ast(left, variables), from_ast(right, variables))
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=args, keywords=[]) if args:
             pick = minimum if name == "min" else maximum
             return pick(*(from_ast(a, variables) for a in args))

@@ -38,8 +38,7 @@ SHAPES: dict[str, tuple[str, Shape]] = {
 def _define(name: str, arguments: str, shape: Shape) -> Any:
     def kernel(x: torch.Tensor, *args: Any) -> torch.Tensor:
         ops: Any = torch.ops._c10d_functional
-        result: torch.Tensor = ops.wait_tensor(getattr(ops, name)(x.contiguous(), *args))
-        return result
+        return ops.wait_tensor(getattr(ops, name)(x.contiguous(), *args))
 
     def meta(x: torch.Tensor, *args: Any) -> torch.Tensor:
         return x.new_empty(tuple(shape(x, *args)))

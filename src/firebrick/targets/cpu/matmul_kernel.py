@@ -17,6 +17,7 @@ chains of `_CHAIN` products. Scale, bias, what is added and the activation are a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
@@ -26,14 +27,12 @@ from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
-    Points = tuple[list[str], list[str]]
-    Texts = tuple[str, str]
-    Sizes = tuple[int, int, int]
+    Points = tuple[str, str, list[str], list[str]]
 
 OP = "firebrick::linear.out"
 
@@ -69,20 +68,61 @@ the panel is to stay in the first."""
 
 _PIECES, _PIECE_COLUMNS = 4, 128
 """Most pieces of a thread's columns, and how many columns one has at least."""
+PLANS = """\
+struct fb_parts { int64_t rows, columns; };
+static constexpr fb_parts fb_grid(int64_t rows, int64_t columns, int64_t threads, double tile, double row,
+    double column) {
+  fb_parts best = {1, 1};
+  double least = -1;
+  for (int64_t n = 1; n <= rows && n <= threads; n++) {
+    const int64_t m = columns < threads / n ? columns : threads / n;
+    const double high = (rows - 1) / n + 1, wide = (columns - 1) / m + 1;
+    const double cost = high * wide * tile + high * row + wide * column;
+    if (least < 0 || cost < least) best = {n, m}, least = cost;
+  }
+  return best;
+}
+static constexpr int64_t fb_even(int64_t total, int64_t most, int64_t multiple) {
+  const int64_t pieces = (total - 1) / most + 1;
+  return ((total - 1) / (pieces * multiple) + 1) * multiple;
+}
+"""
+"""The parts of rows and of columns, one a thread, of which the largest takes the least time, by the costs of a tile and
+of what a row and a column of tiles bring in: a core multiplies a vector in about the time in which a word comes from
+the cache that all share. And the size of equal pieces of at most so many products."""
 _DRIVER = """\
+template <typename W> using fb_{form}_tile = void (*)({types});
 template <typename W> struct fb_{form}_shape {{
-  int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride;
-  int64_t piece, block, columns, tiles, row_parts, column_parts, row, copied, slot, ahead, step, pitch;
+  int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride, columns, batch, steps[3];
+  const fb_{form}_tile<W> *whole, *last;
   void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t, int64_t);
-  void (*whole[2])({types}), (*last[2])({types});
   void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
+  bool activates;
+  int64_t tiles, piece, block, row, copied, slot, ahead, step, pitch, row_parts, column_parts, pieces;
 }};
-template <typename W> static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape<W>& s, const W* x,
-    const W* w, const float* scale, const float* bias, const float* other, float* out, int64_t begin, int64_t end) {{
+template <typename W> static constexpr fb_{form}_shape<W> fb_plan_{form}(fb_{form}_shape<W> s, int64_t threads) {{
+  s.tiles = (s.rows - 1) / {most} + 1;
+  const int64_t groups = (s.outer - 1) / s.columns + 1, tallest = s.rows < {most} ? s.rows : {most};
+{plan}
+  const bool alone = s.batch * s.rows * s.inner * s.outer <= {serial};
+  const double height = (double)s.rows / s.tiles;
+  const fb_parts p = fb_grid(s.tiles, groups, alone || s.batch > 1 ? 1 : threads, height * s.columns, {w} * height,
+      {w} * s.columns);
+  const int64_t most = s.outer / ({piece_columns} * p.columns), some = most < 1 ? 1 : most < {pieces} ? most : {pieces};
+  s.row_parts = p.rows, s.column_parts = p.columns * some < groups ? p.columns * some : groups;
+  s.pieces = alone ? 0 : some;
+  return s;
+}}
+template <typename W> static __attribute__((noinline)) void fb_by_{form}(const fb_{form}_shape<W>& s, const W* lefts,
+    const W* weights, const float* scale, const float* bias, const float* other, float* results, int64_t begin,
+    int64_t end) {{
   const int64_t height = s.rows / s.tiles, taller = s.rows % s.tiles, groups = (s.outer - 1) / s.columns + 1;
+  const bool finishes = s.activates || scale || bias || other;
   float* const copied = (float*)__builtin_alloca_with_align(s.copied * 4 + 4, 512);
   for (int64_t i = begin; i < end; i++) {{
-  const int64_t y = i / s.column_parts, z = i % s.column_parts;
+  const int64_t y = i / s.column_parts % s.row_parts, z = i % s.column_parts, b = i / s.column_parts / s.row_parts;
+  const W *const x = lefts + b * s.steps[0], *const w = weights + b * s.steps[1];
+  float* const out = results + b * s.steps[2];
   const int64_t row_from = s.tiles * y / s.row_parts, row_to = s.tiles * (y + 1) / s.row_parts;
   const int64_t from = groups * z / s.column_parts * s.columns, until = groups * (z + 1) / s.column_parts * s.columns;
   const int64_t to = until < s.outer ? until : s.outer;
@@ -110,10 +150,10 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
         for (int64_t n = n0; n < n1; n += s.columns) {{
           float* const c = out + r * s.out_stride + n;
           const int64_t left = n1 - n < s.columns ? n1 - n : s.columns;
-          const auto tile = (left == s.columns ? s.whole : s.last)[tall];
+          const auto tile = (left == s.columns ? s.whole : s.last)[count];
 {calls}
         }}
-        if (s.finish && k + part == s.inner)
+        if (finishes && k + part == s.inner)
           s.finish(out + r * s.out_stride + n0, s.out_stride, scale ? scale + n0 : scale, bias ? bias + n0 : bias,
               other ? other + r * s.other_stride + n0 : other, s.other_stride, count, n1 - n0);
       }}
@@ -121,12 +161,17 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
   }}
   }}
 }}
+template <typename W> static void fb_all_{form}(fb_part part, void* const* args, const fb_{form}_shape<W>& s) {{
+  const int64_t count = s.batch * s.row_parts * s.column_parts;
+  if (s.pieces) fb_parallel(part, args, (const int64_t*)&s, count, s.pieces);
+  else part(args, (const int64_t*)&s, 0, count);
+}}
 """
-"""Matmuls of a unit in one form, which differ by numbers and by the tiles that they take: of `rows / tiles` rows or one
-more, of `columns` or what is left, in sums of `piece` products. Threads share out a grid of parts, those of the same
-rows side by side. row: floats between rows of the left factor, which are
-copied (`copied` floats) where they would lie on the same lines of the cache, by tiles or (slot: floats of one) all at
-once. ahead, step: what is fetched meanwhile."""
+"""Matmuls of a unit in one form, which differ by numbers and by the tiles that they take, by their rows: of
+`rows / tiles` rows or one more, of `columns` or what is left, in sums of `piece` products. A compiler computes the plan
+of a shape that it knows. Threads share out a grid of parts, those of the same rows side by side, or the products of a
+batch. row: floats between rows of the left factor, which are copied (`copied` floats) where they would lie on the same
+lines of the cache, by tiles or (slot: floats of one) all at once. ahead, step: what is fetched meanwhile."""
 
 _DOTS = """\
           const W* const next = w + (n1 + (((t - row_from) * s.ahead + (n - n0)) * s.step >> 16)) * s.n_stride + k;
@@ -166,80 +211,43 @@ POINTS = {
 }
 """Form -> types of the arguments of its tiles."""
 
-_KERNEL = """\
-static const fb_{form}_shape<{type}> {name}_shape = {{{numbers}, {points}}};
-static void {name}_part(void* const* args, const int64_t*, int64_t begin, int64_t end) {{
-{call}
-}}
-extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  {start};
-}}
-"""
-
-
-_OF_ROWS = """\
-static fb_{form}_shape<{type}> {name}_{form}(int64_t rows) {{
-  typedef void (*tile)({types});
-  static const tile whole[] = {{{whole}}}, last[] = {{{last}}};
-  fb_{form}_shape<{type}> s = {{rows, {numbers}, 0, 0, {columns}}};
-  s.tiles = (rows - 1) / {most} + 1;
-  const int64_t height = rows / s.tiles, groups = {groups}, tallest = rows < {most} ? rows : {most};
-  const bool many = rows > s.outer, by_rows = (many ? s.tiles : groups) < 2 * {threads} ? s.tiles > groups : many;
-  s.row_parts = by_rows ? (s.tiles < {threads} ? s.tiles : {threads}) : 1;
-  s.column_parts = by_rows ? 1 : groups < {parts} ? groups : {parts};
-{plan}
-  for (int i = 0; i < 2; i++) s.whole[i] = whole[height + i], s.last[i] = last[height + i];
-  s.finish = {finish};
-  return s;
-}}
-static void {name}_{form}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{
-  fb_by_{form}({name}_{form}(sizes[0]), {given}, begin, end);
-}}
-static void {name}_{form}_all(void* const* args, const int64_t* sizes) {{
-  const fb_{form}_shape<{type}> s = {name}_{form}(sizes[0]);
-  const int64_t count = s.row_parts * s.column_parts;
-  if (s.rows * {products} <= {serial}) {name}_{form}_part(args, sizes, 0, count);
-  else fb_parallel({name}_{form}_part, args, sizes, count, {pieces});
-}}
-"""
-"""A form for any number of rows, which is the first of the sizes: what `Linear` computes of it is computed here."""
-
-_DOTS_OF_ROWS = """\
-  const bool few = s.tiles <= {few}, moved = {half} || (rows > 2 && {collide});
-  s.piece = few ? {piece_few} : {piece};
-  s.block = few ? {columns} : {block};
+_PLAN_DOTS = """\
+  const bool few = s.tiles <= {few}, moved = sizeof(W) == 2 || (s.rows > 2 && s.x_stride % 512 == 0);
+  s.piece = fb_even(s.inner, few ? {piece_few} : {piece}, {w});
+  s.block = few ? s.columns : {block};
   s.row = moved ? ((s.piece + 15) / 16 | 1) * 16 : s.x_stride;
   s.slot = moved && few ? tallest * s.row : 0;
   s.copied = moved ? tallest * s.row * (few ? s.tiles : 1) : 0;
-  s.ahead = few ? 0 : s.block, s.step = few ? 0 : 65536 / s.tiles, s.pitch = few ? {columns} : 1;"""
+  s.ahead = few ? 0 : s.block, s.step = few ? 0 : 65536 / s.tiles, s.pitch = few ? s.columns : 1;"""
+"""Each call of a tile fetches its share of the next block's rows, or all of them."""
 
-_PANELS_OF_ROWS = """\
-  const bool in_place = {whole_lines} && s.tiles == 1;
-  s.piece = in_place ? {piece_in_place} : {piece};
-  const int64_t panel = {columns} * s.piece, several = {columns} * ({floats} / panel > 1 ? {floats} / panel : 1);
-  s.block = in_place ? groups * {columns} : several;
+_PLAN_PANELS = """\
+  const bool turned = s.n_stride != 1, in_place = !turned && s.tiles == 1 && s.outer % {w} == 0 && sizeof(W) == 4;
+  s.piece = fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
+  const int64_t several = {floats} / (s.columns * s.piece), block = s.columns * (several > 1 ? several : 1);
+  const bool lines = turned || in_place || s.tiles * (block / s.columns) * ((s.piece - 1) / {chain} + 1) < s.piece;
+  s.block = in_place ? groups * s.columns : block;
   s.row = {row}, s.copied = tallest * {row}, s.slot = 0;
-  const bool lines = {turned} || in_place || s.tiles * (s.block / {columns}) * ((s.piece - 1) / {chain} + 1) < s.piece;
-  s.ahead = {turned} || lines ? {chain_ahead} : s.k_stride;
-  s.step = lines ? {chain_step} : (s.block - 1) / {chain} + 1;
-  s.pitch = in_place ? s.k_stride : {columns};
-  s.pack = in_place ? nullptr : {pack};"""
+  s.ahead = lines ? {chain} * s.k_stride : s.k_stride, s.step = lines ? s.k_stride : (block - 1) / {chain} + 1;
+  s.pitch = in_place ? s.k_stride : s.columns;
+  if (in_place) s.pack = nullptr;"""
+"""Of the panels' next piece each tile fetches a row of a turned weight, or each chain a row of all panels or, with
+fewer chains than rows, each tile a line of all rows."""
 
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """What a shape's kernel tells the driver of its form.
-
-    numbers: the first fields of its shape. pack: what makes panels. points: tiles of whole columns, and of what is
-    left. count, pieces: parts that threads share out, and pieces of a thread's; 0 for one thread alone.
-    """
-
-    form: str
-    numbers: tuple[int, ...]
-    pack: str
-    points: tuple[list[str], list[str]]
-    count: int
-    pieces: int
+_KERNEL = """\
+static constexpr fb_{form}_tile<{type}> {name}_whole[] = {{{whole}}}, {name}_other[] = {{{other}}};
+static constexpr fb_{form}_shape<{type}> {name}_shape(const int64_t* sizes) {{
+  const int64_t rows = {rows};
+  return fb_plan_{form}<{type}>({{rows, {numbers}, {tiles}, {pack}, {finish}, {activates}}}, {threads});
+}}
+static void {name}_part(void* const* args, const int64_t* s, int64_t begin, int64_t end) {{
+  fb_by_{form}(*(const fb_{form}_shape<{type}>*)s, {given}, begin, end);
+}}
+static void {name}_all(void* const* args, const int64_t* sizes) {{
+  {constant} auto s = {name}_shape({given_sizes});
+  fb_all_{form}({name}_part, args, s);
+}}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,195 +316,103 @@ class Linear:
         return "uint16_t" if self.half else "float"
 
     def text(self, unit: Unit, name: str) -> str:
-        """The kernel, less what `unit` puts before it."""
-        return self._kernel(unit, name, self.blocking(unit)) if self.rows else self._of_rows(unit, name)
+        """The kernel, less what `unit` puts before it; of any number of rows both forms, of which a call takes one."""
+        along = self.weight[1] == 1 and not (isinstance(self.inner, int) and self.inner < _LEAST)
+        forms = ["dots", "panels"] if along and self.form != "panels" else ["panels"]
+        if self.rows:
+            forms = ["dots" if self.by_dots(unit) else "panels"]
+        call = f"{name}_{forms[-1]}_all(args, sizes)"
+        if len(forms) > 1:
+            least = "INT64_MAX"
+            if self.form != "dots" and (self.inner < _SHORT or unit.target.vector_bytes == 32):
+                least = str(_MANY if self.inner < _SHORT else _MANY_SMALL)
+            call = f"sizes[0] < {least} ? {name}_dots_all(args, sizes) : {call}"
+        call = call if self.rows else f"if (sizes[0] > 0) {call}"
+        texts = [self._form(unit, f"{name}_{form}", form) for form in forms]
+        return "".join([*texts, f'extern "C" void {name}(void* const* args, const int64_t* sizes) {{\n  {call};\n}}\n'])
 
-    def blocking(self, unit: Unit) -> Blocking:
-        """How the kernel of this shape goes about it; the tiles that it takes are put into the unit."""
-        return (self._dots if self.by_dots(unit) else self._panels)(unit)
-
-    def _of_rows(self, unit: Unit, name: str) -> str:
-        """Both forms, and from how many rows on the second is taken."""
-        along = self.weight[1] == 1 and self.inner >= _LEAST
-        texts = [self._dots_of_rows(unit, name)] if along else []
-        texts.append(self._panels_of_rows(unit, name))
-        least = _MANY if self.inner < _SHORT else _MANY_SMALL
-        if self.form == "dots" or (along and self.inner >= _SHORT and unit.target.vector_bytes != 32):
-            least = 1 << 62
-        call = f"{name}_panels_all(args, sizes);"
-        if along and self.form != "panels":
-            call = f"sizes[0] < INT64_C({least}) ? {name}_dots_all(args, sizes) : {call}"
-        entry = f'extern "C" void {name}(void* const* args, const int64_t* sizes) {{\n  if (sizes[0] > 0) {call}\n}}\n'
-        return "".join([*texts, entry])
-
-    def _dots_of_rows(self, unit: Unit, name: str) -> str:
-        lanes = max(unit.target.vector_bytes // 4, 4)
-        most, columns = (REGISTERS.get(unit.target.vector_bytes, 16) - 1) // 5, 4
-        tail = self.inner % lanes != 0
-        whole = [dot(unit, lanes, n, columns, tail, self.type) for n in range(1, most + 1)]
-        pieces = {"piece_few": _even(self.inner, _DOT_PIECE_FEW, lanes), "piece": _even(self.inner, _DOT_PIECE, lanes)}
-        facts = {"few": _FEW, "half": int(self.half), "collide": int(self.x[1] % 512 == 0)}
-        plan = _DOTS_OF_ROWS.format(**facts, **pieces, columns=columns, block=_DOT_COLUMNS)
-        last = whole if self.outer % columns else []
-        return self._form_of_rows(unit, name, "dots", columns, most, plan, (whole, last), ("", _DOTS))
-
-    def _panels_of_rows(self, unit: Unit, name: str) -> str:
-        lanes = max(unit.target.vector_bytes // 4, 4)
-        most = min(MOST_ROWS, (REGISTERS.get(unit.target.vector_bytes, 16) - 3) // 2)
-        columns, small = 2 * lanes, unit.target.vector_bytes == 32
-        floats, (_, inner_stride, outer_stride) = panel_floats(unit.target.cache), self.weight
-        turned = outer_stride != 1
-        packing = panels(unit, lanes, floats, turned)
-        lines = not turned and self.outer % lanes == 0 and not self.half
-        facts = {"whole_lines": int(lines), "turned": int(turned), "columns": columns, "floats": floats, "row": ROW}
-        pieces = {"piece_in_place": _even(self.inner, _IN_PLACE, 1), "chain": _CHAIN, "pack": f"{packing}<{self.type}>"}
-        pieces["piece"] = _even(self.inner, _SMALL_PANEL if small else _PANEL, 1)
-        step = 1 if turned else inner_stride
-        plan = _PANELS_OF_ROWS.format(**facts, **pieces, chain_ahead=_CHAIN * step, chain_step=step)
-        both = self._panel_points(unit, lanes, range(1, most + 1))
-        texts = (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN))
-        return self._form_of_rows(unit, name, "panels", columns, most, plan, both, texts)
-
-    def _form_of_rows(
-        self, unit: Unit, name: str, form: str, columns: int, most: int, plan: str, points: Points, texts: Texts
-    ) -> str:
-        lanes, threads = max(unit.target.vector_bytes // 4, 4), unit.target.threads
-        offsets = (self.scale, self.bias, self.other and self.other[0])
-        self._driver(unit, form, lanes, texts)
-        operands, results = self._given(("", ""))
-        finishes = self.attr != "none" or offsets != (None, None, None)
-        whole, last = (", ".join(["nullptr", *(pointers or ["nullptr"] * most), "nullptr"]) for pointers in points)
+    def _form(self, unit: Unit, name: str, form: str) -> str:
+        """The kernel in one form; the tiles that it takes are put into the unit."""
+        lanes, offsets = max(unit.target.vector_bytes // 4, 4), (self.scale, self.bias, self.other and self.other[0])
+        registers = REGISTERS.get(unit.target.vector_bytes, 16)
+        pack, (tiles, columns, whole, other) = "nullptr", self._points(unit, lanes, registers, form)
+        if form == "panels":
+            pack = f"{panels(unit, lanes, panel_floats(unit.target.cache), self.weight[2] != 1)}<{self.type}>"
+        self._driver(unit, form, lanes, len(whole) - 1)
+        done = "nullptr"
+        if self.attr != "none" or offsets != (None, None, None):
+            done = finish(unit, lanes, self.attr, self.scalars)
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
-        names = {"form": form, "type": self.type, "types": POINTS[form].replace("W*", f"{self.type}*"), "name": name}
-        tiles = {"whole": whole, "last": last, "columns": columns, "most": most, "plan": plan, "serial": SERIAL}
-        done = finish(unit, lanes, self.attr, self.scalars) if finishes else "nullptr"
-        pieces = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * threads)))
-        work = {"products": self.inner * self.outer, "groups": -(-self.outer // columns), "threads": threads}
-        work |= {"pieces": pieces, "parts": pieces * threads}
-        given, numbers = ", ".join([*operands, results]), ", ".join(map(str, (self.inner, self.outer, *strides)))
-        return _OF_ROWS.format(**names, **tiles, **work, finish=done, given=given, numbers=numbers)
+        numbers = ", ".join(map(str, (self.inner, self.outer, *strides, columns, *self.batch)))
+        texts = {"name": name, "form": form, "type": self.type, "pack": pack, "finish": done, "numbers": numbers}
+        texts |= {"tiles": tiles.format(name), "whole": ", ".join(whole), "other": ", ".join(other)}
+        known = ("static constexpr", "nullptr", self.rows) if self.rows else ("const", "sizes", "sizes[0]")
+        work = {"activates": int(self.attr != "none"), "threads": unit.target.threads, "given": self._given()}
+        return _KERNEL.format(**texts, **work, constant=known[0], given_sizes=known[1], rows=known[2])
 
-    def _driver(self, unit: Unit, form: str, lanes: int, texts: tuple[str, str]) -> None:
+    def _points(self, unit: Unit, lanes: int, registers: int, form: str) -> Points:
+        """Which tiles a call takes and of how many columns, in C++, and two tables of tiles by their rows: of 8 columns
+        and of 4, or of two vectors and of what is left of the columns."""
+        most = (registers - 1) // 5 if form == "dots" else min(MOST_ROWS, (registers - 3) // 2)
+        heights, few = range(1, most + 1), self.rows and 9 * self.rows < registers
+        if self.rows:
+            tiles = -(-self.rows // most)
+            heights = range(self.rows // tiles, -(-self.rows // tiles) + 1)
+
+        def table(name: Callable[[int], str], taken: Container[int]) -> list[str]:
+            return ["nullptr", *(name(n) if n in heights and n in taken else "nullptr" for n in range(1, most + 1))]
+
+        if form == "dots":
+            dots = partial(dot, unit, lanes, tail=_left(self.inner, lanes) != 0, scalar=self.type)
+            wide = [n for n in heights if 9 * n < registers and (few or not self.rows)]
+            both = table(partial(dots, columns=8), wide), table(partial(dots, columns=4), () if few else heights)
+            taken = f"rows * 9 < {registers} ? {{0}}_whole : {{0}}_other"
+            return f"{taken}, {taken}", f"rows * 9 < {registers} ? 8 : 4", *both
+        left = _left(self.outer, 2 * lanes)
+        last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
+        whole = table(partial(tile, unit, lanes, vectors=2, last=lanes), () if left == self.outer else heights)
+        return (
+            "{0}_whole, {0}_other",
+            str(2 * lanes),
+            whole,
+            table(partial(tile, unit, lanes, **last), heights if left else ()),
+        )
+
+    def _driver(self, unit: Unit, form: str, lanes: int, most: int) -> None:
         """What all matmuls of a form have in common."""
-        pack, calls = texts
-        fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes}
-        text = _DRIVER.format(**fields, loops=_LOOPS[form], pack=pack, calls=calls)
+        small, facts = unit.target.vector_bytes == 32, {"w": lanes, "chain": _CHAIN, "row": ROW}
+        if form == "dots":
+            facts |= {"few": _FEW, "piece_few": _DOT_PIECE_FEW, "piece": _DOT_PIECE, "block": _DOT_COLUMNS}
+        else:
+            facts |= {"piece_in_place": _IN_PLACE, "piece": _SMALL_PANEL if small else _PANEL}
+            facts |= {"floats": panel_floats(unit.target.cache)}
+        plan, pack, calls = (text.format(**facts) for text in _TEXTS[form])
+        fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes, "most": most}
+        fields |= {"serial": SERIAL, "pieces": _PIECES, "piece_columns": _PIECE_COLUMNS}
+        unit.helpers.setdefault("fb_grid", PLANS)
+        text = _DRIVER.format(**fields, loops=_LOOPS[form], plan=plan, pack=pack, calls=calls)
         unit.helpers.setdefault(f"fb_by_{form}", text)
 
-    def _given(self, offset: tuple[str, str]) -> tuple[list[str], str]:
+    def _given(self) -> str:
         """The factors and what is added, as arguments of the driver, and the results."""
         places = iter(range(2, 5))
-        factors = zip((self.x[0], self.weight[0]), offset, strict=True)
-        operands = [f"(const {self.type}*)args[{k}] + {n}{more}" for k, (n, more) in enumerate(factors)]
+        operands = [f"(const {self.type}*)args[{k}] + {n}" for k, n in enumerate((self.x[0], self.weight[0]))]
         offsets = (self.scale, self.bias, self.other and self.other[0])
         operands += ["nullptr" if n is None else f"(const float*)args[{next(places)}] + {n}" for n in offsets]
-        return operands, f"(float*)args[{next(places, 5)}]"
+        return ", ".join([*operands, f"(float*)args[{next(places, 5)}]"])
 
     def by_dots(self, unit: Unit) -> bool:
         """Whether sums are vectors along the rows of both factors on this machine."""
         return self.form == "dots" or (self.form == "own" and unit.target.vector_bytes != 32)
 
-    def _dots(self, unit: Unit) -> Blocking:
-        """The kernel on rows of both factors."""
-        lanes = max(unit.target.vector_bytes // 4, 4)
-        registers = REGISTERS.get(unit.target.vector_bytes, 16)
-        most = min(self.rows, (registers - 1) // 5)
-        columns = 8 if 9 * self.rows < registers else 4
-        tiles = -(-self.rows // most)
-        few = tiles <= _FEW
-        block = columns if few else _DOT_COLUMNS
-        piece = _even(self.inner, _DOT_PIECE_FEW if few else _DOT_PIECE, lanes)
-        row, copied = self.x[1], 0
-        # Rows would fall on the same lines of the cache, or are not yet f32.
-        if self.half or (self.rows > 2 and self.x[1] % 512 == 0):
-            row = (-(-piece // 16) | 1) * 16
-            copied = most * row
-        tail = self.inner % lanes != 0
-        points = [dot(unit, lanes, n, columns, tail, self.type) for n in self._heights(tiles)]
-        self._driver(unit, "dots", lanes, ("", _DOTS))
-        copies = (row, copied * (tiles if few else 1), copied if few else 0)
-        # Each call fetches its share of the next block's rows, or all of them.
-        fetched = (0, 0, columns) if few else (block, 65536 // tiles, 1)
-        both = points, points if self.outer % columns else []
-        return self._blocking(unit, "dots", (piece, block, columns), tiles, copies, fetched, "nullptr", both)
 
-    def _panels(self, unit: Unit) -> Blocking:
-        """The kernel on panels of columns."""
-        lanes = max(unit.target.vector_bytes // 4, 4)
-        registers = REGISTERS.get(unit.target.vector_bytes, 16)
-        most = min(MOST_ROWS, (registers - 3) // 2)
-        columns = 2 * lanes
-        tiles = -(-self.rows // most)
-        _, inner_stride, outer_stride = self.weight
-        turned = outer_stride != 1
-        in_place = not turned and tiles == 1 and self.outer % lanes == 0 and not self.half
-        small = unit.target.vector_bytes == 32
-        floats = panel_floats(unit.target.cache)
-        piece = _even(self.inner, _IN_PLACE if in_place else _SMALL_PANEL if small else _PANEL, 1)
-        block = columns * max(floats // (piece * columns), 1)
-        packing = panels(unit, lanes, floats, turned)
-        # Of the panels' next piece each tile fetches a row of a turned weight, or each chain a row of all panels
-        # or, with fewer chains than rows, each tile a line of all rows.
-        fetched = (_CHAIN * inner_stride, inner_stride)
-        if turned:
-            fetched = (_CHAIN, 1)
-        elif not in_place and tiles * (block // columns) * -(-piece // _CHAIN) >= piece:
-            fetched = (inner_stride, -(-block // _CHAIN))
-        both = self._panel_points(unit, lanes, self._heights(tiles))
-        self._driver(unit, "panels", lanes, (_PACK.format(chain=_CHAIN), _CHAINS.format(chain=_CHAIN)))
-        fetches = (*fetched, inner_stride if in_place else columns)
-        sizes = piece, -(-self.outer // columns) * columns if in_place else block, columns
-        pack = "nullptr" if in_place else f"{packing}<{self.type}>"
-        return self._blocking(unit, "panels", sizes, tiles, (ROW, most * ROW, 0), fetches, pack, both)
+_TEXTS = {"dots": (_PLAN_DOTS, "", _DOTS), "panels": (_PLAN_PANELS, _PACK, _CHAINS)}
+"""Form -> how it plans a shape, what it packs and what it calls for a tile."""
 
-    def _panel_points(self, unit: Unit, lanes: int, heights: Iterable[int]) -> Points:
-        """Tiles of those heights: of two vectors, and of what is left of the columns."""
-        left = self.outer % (2 * lanes)
-        whole = [tile(unit, lanes, rows, 2, lanes) for rows in heights if self.outer > left]
-        return whole, [tile(unit, lanes, rows, -(-left // lanes), (left - 1) % lanes + 1) for rows in heights if left]
 
-    def _blocking(
-        self, unit: Unit, form: str, sizes: Sizes, tiles: int, copies: Sizes, fetched: Sizes, pack: str, points: Points
-    ) -> Blocking:
-        """What follows for the numbers of the driver from the sizes of tiles, and how threads share the work."""
-        columns, lanes = sizes[2], max(unit.target.vector_bytes // 4, 4)
-        products = self.batch[0] * self.rows * self.inner * self.outer
-        threads = unit.target.threads if self.batch[0] == 1 and products > SERIAL else 1
-        groups, height = -(-self.outer // columns), self.rows / tiles
-        rows, parts = grid(tiles, groups, threads, (height * columns, lanes * height, lanes * columns))
-        pieces = max(1, min(_PIECES, self.outer // (_PIECE_COLUMNS * parts)))
-        parts = min(groups, parts * pieces)
-        strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
-        numbers = (self.rows, self.inner, self.outer, *strides, *sizes, tiles, rows, parts, *copies, *fetched)
-        return Blocking(form, numbers, pack, points, rows * parts, 0 if products <= SERIAL else pieces)
-
-    def _kernel(self, unit: Unit, name: str, plan: Blocking) -> str:
-        """The numbers of this shape; the unit has the driver of its form once."""
-        form, lanes, count = plan.form, max(unit.target.vector_bytes // 4, 4), plan.count
-        offsets = (self.scale, self.bias, self.other and self.other[0])
-        offset = ("", "") if self.batch[0] == 1 else (f" + i * {self.batch[1]}", f" + i * {self.batch[2]}")
-        operands, results = self._given(offset)
-        done = "nullptr"
-        if self.attr != "none" or offsets != (None, None, None):
-            done = finish(unit, lanes, self.attr, self.scalars)
-        both = ("{" + ", ".join(pointers or ["nullptr"]) + "}" for pointers in plan.points)
-        call = f"  fb_by_{form}({name}_shape, {', '.join((*operands, results))}, begin, end);"
-        if self.batch[0] > 1:
-            operands.append(f"{results} + i * {self.batch[3]}")
-            call = f"  for (int64_t i = begin; i < end; i++)\n    fb_by_{form}({name}_shape, {', '.join(operands)}, 0, "
-            call += f"{count});"
-            count = self.batch[0]
-        start = f"{name}_part(args, sizes, 0, {count})"
-        if plan.pieces:
-            start = f"fb_parallel({name}_part, args, sizes, {count}, {plan.pieces})"
-        numbers, points = ", ".join(map(str, plan.numbers)), ", ".join((plan.pack, *both, done))
-        names = {"name": name, "form": form, "type": self.type}
-        return _KERNEL.format(**names, numbers=numbers, points=points, call=call, start=start)
-
-    def _heights(self, tiles: int) -> list[int]:
-        """Rows of the tiles that occur."""
-        small = self.rows // tiles
-        return [small, small + 1] if self.rows % tiles else [small]
+def _left(n: int | str, multiple: int) -> int:
+    """What is left of a size beside multiples; of one that a call gives nothing is."""
+    return n % multiple if isinstance(n, int) else 0
 
 
 def grid(rows: int, columns: int, threads: int, costs: tuple[float, float, float]) -> tuple[int, int]:
@@ -528,9 +444,3 @@ def panel_floats(cache: int) -> int:
     """Floats of panels that a thread makes at a time: half of what is its own of the second-level cache, where another
     thread of the core may have the other half."""
     return min(max(1 << (cache // 16).bit_length() - 1, 1 << 14), 1 << 17)
-
-
-def _even(total: int, most: int, multiple: int) -> int:
-    """The size of equal pieces of at most so many products."""
-    pieces = -(-total // most)
-    return -(-total // (pieces * multiple)) * multiple

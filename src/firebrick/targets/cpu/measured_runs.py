@@ -98,9 +98,9 @@ def matmuls(
         plan = None
         if form in _OWN:
             plan = ours.plan(form, (rows, inner, outer), turned)
-            if plan[0].form in seen:
+            if plan[0] in seen:
                 continue
-            seen.add(plan[0].form)
+            seen.add(plan[0])
         weight = torch.ones((outer, inner) if turned else (inner, outer), dtype=dtype)
         weight = weight.t() if turned else weight
         try:

@@ -20,6 +20,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
+from firebrick.targets.cpu.matmul_kernel import PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,8 @@ _BLOCK = 16
 """Most panels that pass by before the next rows: sums of so many are held."""
 _SERIAL = 1 << 19
 """Multiplications up to which one thread does all."""
+_TILE_SPEED = 8
+"""Products of an AMX instruction's cycle, in those of a vector instruction's."""
 
 VNNI_LEVELS = ("avx512_vnni", "avx512_bf16", "avx512_amx")
 BF16_LEVELS, VNNI, HALVES = VNNI_LEVELS[1:], 4, 2
@@ -163,20 +166,23 @@ template <typename X> static __attribute__((noinline)) void fb_{kind}_tile(const
 """
 
 _DRIVER = """\
-struct fb_{kind}_shape {{ int64_t rows, inner, outer, x_stride, out_stride; bool by_rows; }};
+struct fb_{kind}_shape {{ int64_t rows, inner, outer, x_stride, out_stride, row_parts, column_parts; }};
 template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind}(const fb_{kind}_shape& s, const X* x,
     const int8_t* w, const float* bias, Y* out, int64_t begin, int64_t end,
     void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t)) {{
   const bool raised = {head} && X(-1) < X(0), rounds = sizeof(Y) == 2;
   const int64_t tiles = (s.rows - 1) / {most} + 1, panel = ((s.inner - 1) / {fill} * 16 + 16 + {head}) * {bytes};
-  const int64_t from = s.by_rows ? 0 : begin, to = s.by_rows ? (s.outer - 1) / {columns} + 1 : end;
+  const int64_t groups = (s.outer - 1) / {columns} + 1;
   const int64_t piece = s.inner < {piece} ? s.inner : {piece}, row = (piece + {fill}) / {fill} * {fill} + {gap};
   const int64_t part = {cache} / panel, block = part < 1 ? 1 : part < {block} ? part : {block};
   {e}* const copy = ({e}*)__builtin_alloca_with_align(row * {most} * sizeof({e}), 512);
   {sum}* const held = ({sum}*)__builtin_alloca_with_align({most} * {columns} * 4 * (rounds ? block : 1), 512);
   {config}
+  for (int64_t i = begin; i < end; i++) {{
+  const int64_t y = i / s.column_parts, row_from = tiles * y / s.row_parts, row_to = tiles * (y + 1) / s.row_parts;
+  const int64_t z = i % s.column_parts, from = groups * z / s.column_parts, to = groups * (z + 1) / s.column_parts;
   for (int64_t n0 = from; n0 < to; n0 += block)
-    for (int64_t t = s.by_rows ? begin : 0; t < (s.by_rows ? end : tiles); t++) {{
+    for (int64_t t = row_from; t < row_to; t++) {{
       const int64_t r0 = s.rows * t / tiles, count = s.rows * (t + 1) / tiles - r0;
       const int64_t n1 = to - n0 < block ? to : n0 + block, wide = (n1 - n0) * {columns};
       {configure}
@@ -199,7 +205,7 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
           {sum}* const c = rounds ? held + (n - n0) * {columns} : ({sum}*)out + r0 * s.out_stride + n * {columns};
           const int8_t* const b = w + n * panel + ({head} + k / {depth}) * {bytes};
           const int8_t* const start = raised && k == 0 ? w + n * panel : nullptr;
-          const int8_t* const next = t > (s.by_rows ? begin : 0) ? b : n + 1 < n1 ? b + panel
+          const int8_t* const next = t > row_from ? b : n + 1 < n1 ? b + panel
               : w + (k + some < s.inner ? n0 * panel + ({head} + (k + {piece}) / {depth}) * {bytes} : n1 * panel);
           if (rounds || left >= {columns}) {{
             {call}(a, apart, b, (some - 1) / {step} + 1, c, rounds ? wide : s.out_stride, k == 0{more});
@@ -222,28 +228,31 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
           }}
       }}
     }}
+  }}
   {release}
 }}
 """
 
 _KERNEL = """\
-static fb_{kind}_shape {name}_shape(const int64_t* sizes) {{
-  const int64_t rows = {rows}, groups = {groups}, tiles = (rows - 1) / {most} + 1;
-  return {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, groups < {twice} && tiles > groups}};
-}}
-static void {name}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{
-  fb_{kind}({name}_shape(sizes), (const {s.type}*)args[0] + {s.x[0]}, (const int8_t*)args[1] + {s.weight}, {bias},
-      ({result}*)args[{last}], begin, end, {finish});
+static void {name}_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {{
+  fb_{kind}(*(const fb_{kind}_shape*)shape, (const {s.type}*)args[0] + {s.x[0]}, (const int8_t*)args[1] + {s.weight},
+      {bias}, ({result}*)args[{last}], begin, end, {finish});
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  const fb_{kind}_shape s = {name}_shape(sizes);
-  const int64_t count = s.by_rows ? (s.rows - 1) / {most} + 1 : {groups};
-  if (s.rows <= 0) return;
-  if (s.rows * s.inner * s.outer <= {serial}) {name}_part(args, sizes, 0, count);
-  else fb_parallel({name}_part, args, sizes, count, s.by_rows ? 1 : {pieces});
+  const int64_t rows = {rows}, groups = ({s.outer} - 1) / {columns} + 1, tiles = (rows - 1) / {most} + 1;
+  if (rows <= 0) return;
+  const bool alone = rows * {s.inner} * {s.outer} <= {serial};
+  const double height = (double)rows / tiles;
+  const fb_parts p = fb_grid(tiles, groups, alone ? 1 : {threads}, height * {product}, height * {word},
+      {columns} * {word});
+  const int64_t some = groups / ({panels} * p.columns), pieces = some < 1 ? 1 : some < {pieces} ? some : {pieces};
+  const int64_t parts = p.columns * pieces < groups ? p.columns * pieces : groups;
+  const fb_{kind}_shape s = {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, p.rows, parts}};
+  if (alone) {name}_part(args, (const int64_t*)&s, 0, parts);
+  else fb_parallel({name}_part, args, (const int64_t*)&s, p.rows * parts, pieces);
 }}
 """
-"""Threads share out panels, or rows where these are more."""
+"""Threads share out a grid of parts, as of other matmuls."""
 
 _PIECES, _PANELS = 4, 8
 """Most pieces of a thread's panels, and how many panels one has at least."""
@@ -302,17 +311,25 @@ class PanelProduct:
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         kind, lanes, threads = self._kind(unit), unit.target.vector_bytes // 4, unit.target.threads
-        most = 32 if unit.target.simd == "avx512_amx" else _ROWS[unit.target.vector_bytes]
+        amx = unit.target.simd == "avx512_amx"
+        most = 32 if amx else _ROWS[unit.target.vector_bytes]
         columns, half = _VECTORS * lanes, self.type == "uint16_t"
+        unit.helpers.setdefault("fb_grid", PLANS)
         if f"fb_{kind}" not in unit.helpers:
             unit.helpers[f"fb_{kind}"] = _driver(unit, kind, lanes, most, self.depth)
-        fixed = isinstance(self.outer, int)
-        groups: Any = -(-self.outer // columns) if fixed else f"(({self.outer} - 1) / {columns} + 1)"  # type: ignore[operator]
         done = half and (self.bias is not None or self.attr != "none")
         last, bias = (2, "nullptr") if self.bias is None else (3, f"(const float*)args[2] + {self.bias}")
         after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
-        work = {"groups": groups, "most": most, "twice": 2 * threads, "serial": _SERIAL}
-        work["pieces"] = max(1, min(_PIECES, groups // (_PANELS * threads))) if fixed else _PIECES
+        # A row of an instruction's products by a panel, and what an operand's row is in words, in lanes.
+        product, word = columns / self.depth / (_TILE_SPEED if amx else 1), lanes * (2 if half else 1) / 4
+        work: dict[str, Any] = {
+            "most": most,
+            "serial": _SERIAL,
+            "threads": threads,
+            "columns": columns,
+            "pieces": _PIECES,
+        }
+        work |= {"panels": _PANELS, "product": product, "word": word}
         result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
         names = {"name": name, "kind": kind, "result": result, "rows": rows}
         return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)

@@ -47,7 +47,7 @@ its state, which is the cell state, or the hidden state where there is no other.
 _TOGETHER = """\
 extern "C" int sched_yield(void);
 typedef void (*fb_step)(void* const*, const int64_t*, int64_t, int64_t);
-struct fb_team { fb_step step; void* const* args; const int64_t* sizes; int64_t steps, n, *claimed, done; };
+struct fb_team { fb_step step; void* const* args; const int64_t* sizes; int64_t steps, n, *claimed, done, most; };
 static bool fb_claim(fb_team* w, int64_t t, int64_t block) {
   int64_t was = t;
   if (!__atomic_compare_exchange_n(w->claimed + block, &was, t + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
@@ -57,7 +57,9 @@ static bool fb_claim(fb_team* w, int64_t t, int64_t block) {
 }
 static void fb_join(void* p) {
   fb_team* const w = (fb_team*)p;
-  const int64_t n = w->n, begin = n * fb_thread() / fb_threads(), end = n * (fb_thread() + 1) / fb_threads();
+  const int64_t n = w->n, all = fb_threads(), some = w->most < all ? w->most : all;
+  const int64_t begin = n * fb_thread() / some, end = n * (fb_thread() + 1) / some;
+  if (fb_thread() >= some) return;
   for (int64_t t = 0, seen; t < w->steps; t = seen / n) {
     int64_t made = 0;
     for (int64_t i = begin; i < end; i++) made += fb_claim(w, t, t % 2 ? begin + end - 1 - i : i);
@@ -78,9 +80,10 @@ static void fb_join(void* p) {
 }
 """
 """Threads that do the blocks of each step side by side. claimed: of each block, the steps that someone has begun;
-done: blocks of all steps that are. Each takes its own blocks, in turns from the first and from the last one, so that
-those just read are read again while they are in cache; one that waits takes those that nobody has begun, so that
-it waits for no thread that the system doesn't let run."""
+done: blocks of all steps that are; most: threads that are worth it, the others of the team leave at once. Each takes
+its own blocks, in turns from the first and from the last one, so that those just read are read again while they are in
+cache; one that waits takes those that nobody has begun, so that it waits for no thread that the system doesn't let
+run."""
 
 _GATES = """\
 static __attribute__((noinline)) void {name}(const float* from, const float* bias, const float* sums,
@@ -136,9 +139,9 @@ static void {name}_step(void* const* args, const int64_t* sizes, int64_t t, int6
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   int64_t claimed[{parts}] = {{}};
-  fb_team w = {{{name}_step, args, sizes, {steps}, {parts}, claimed, 0}};
-  const int64_t limit = fb_start ? fb_limit() : 1, threads = limit < {threads} ? limit : {threads};
-  if (threads > 1) return fb_start(fb_join, &w, threads, 0);
+  fb_team w = {{{name}_step, args, sizes, {steps}, {parts}, claimed, 0, {threads}}};
+  const int64_t limit = {threads} > 1 && fb_start ? fb_limit() : 1;
+  if (limit > 1) return fb_start(fb_join, &w, limit, 0);
   for (int64_t t = 0; t < {steps}; t++)
     for (int64_t i = 0; i < {parts}; i++) {name}_step(args, sizes, t, t % 2 ? {parts} - 1 - i : i);
 }}

@@ -51,7 +51,6 @@ extern "C" void* dlsym(void*, const char*);
 typedef void (*fb_part)(void* const*, const int64_t*, int64_t, int64_t);
 static void (*fb_start)(void (*)(void*), void*, unsigned, unsigned);
 static int (*fb_thread)(void), (*fb_threads)(void), (*fb_limit)(void);
-extern "C" { int64_t fb_alone, *fb_running = &fb_alone; }
 struct fb_work { fb_part part; void* const* args; const int64_t* sizes; int64_t n, pieces, *taken; };
 static void fb_share(void* p) {
   const fb_work w = *(const fb_work*)p;
@@ -59,29 +58,28 @@ static void fb_share(void* p) {
   for (int64_t u = t; u < t + all; u++) {
     const int64_t v = u % all, begin = w.n * v / all, end = w.n * (v + 1) / all;
     const int64_t step = (end - begin - 1) / w.pieces + 1;
-    for (int64_t i; (i = begin + __atomic_fetch_add(w.taken + 8 * v, step, __ATOMIC_RELAXED)) < end;)
+    int64_t* const taken = w.taken + 8 * v;
+    for (int64_t i; __atomic_load_n(taken, __ATOMIC_RELAXED) < end - begin &&
+        (i = begin + __atomic_fetch_add(taken, step, __ATOMIC_RELAXED)) < end;)
       w.part(w.args, w.sizes, i, end - i < step ? end : i + step);
   }
 }
 static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n,
     int64_t pieces = 1) {
-  const int64_t callers = __atomic_add_fetch(fb_running, 1, __ATOMIC_RELAXED);
-  const int64_t limit = fb_start ? fb_limit() / callers : 1, threads = n < limit ? n : limit;
-  if (threads <= 1) part(args, sizes, 0, n);
-  else {
-    int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
-    for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
-    fb_work w = {part, args, sizes, n, pieces, taken};
-    fb_start(fb_share, &w, threads, 0);
-  }
-  __atomic_sub_fetch(fb_running, 1, __ATOMIC_RELAXED);
+  const int64_t threads = n > 1 && fb_start ? fb_limit() : 1;
+  if (threads <= 1) return part(args, sizes, 0, n);
+  int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
+  for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
+  fb_work w = {part, args, sizes, n, pieces, taken};
+  fb_start(fb_share, &w, threads, 0);
 }
 """
 """Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed. A
 thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them.
-Callers in several threads of Python, whom `fb_running` counts for all libraries, share the limit, which each of them
-would otherwise fill by itself. It is torch's, since OpenMP's own knows of no `torch.set_num_threads` in threads that
-torch has not been in. No sum depends on the number of threads."""
+All threads of the limit begin, however few iterations there are: libgomp ends the threads that a team has fewer than
+the one before it, and makes them anew for the next larger one. The limit is torch's, since OpenMP's own knows of no
+`torch.set_num_threads` in threads that torch has not been in; a call beside others has a share of it (native/cpu.c).
+No sum depends on the number of threads."""
 
 _BIND = """\
 __attribute__((constructor)) static void fb_bind() {{
