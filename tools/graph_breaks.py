@@ -75,15 +75,17 @@ def f(x):
     return y * len(text)
 """,
     "unsupported-instruction": """
-class Meta(type):
+import enum
+
+class Meta(enum.EnumMeta):
     def __new__(cls, *args):
         return super().__new__(cls, *args)
 
 def f(x):
     y = x + 1
-    class Local(metaclass=Meta):  # here
-        scale = 2
-    return y * Local.scale
+    class Local(enum.Enum, metaclass=Meta):  # here
+        SCALE = 2
+    return y * Local.SCALE.value
 """,
     "requested": """
 def f(x):
@@ -206,12 +208,14 @@ KINDS: list[tuple[str, str, str, str]] = [
     ("`retain_grad()`, `backward()`", "unsupported-call", "they act on nodes of autograd that one compiled node stands for", "y = (x + 1).retain_grad()"),
     ("`detect_anomaly`", "unsupported-call", "it acts on nodes of autograd that one compiled node stands for", "with torch.autograd.detect_anomaly(check_nan=False):\n    y = x + 1"),
     ("`torch.autograd.functional`; `torch.autograd.grad` of what was made before the graph, with `is_grads_batched` or for tensors with hooks", "unsupported-call", "the history of gradients lies partly outside of the graph; `torch.func.grad` and its kin need none", "y = torch.autograd.functional.jacobian(torch.sin, x)"),
-    ("`saved_tensors_hooks`, `save_on_cpu` that are entered inside", "unsupported-call", "a compiled graph saves other tensors than eager mode", "with torch.autograd.graph.save_on_cpu():\n    y = x + 1"),
+    ("`saved_tensors_hooks` entered inside, whose functions keep what is saved, change what they are given, or unpack it by what changes later", "unsupported-call", "what they do with a tensor is a part of the graph, which is run where and when the compiled code wants it", "w = x.clone().requires_grad_()\nkept = []\nwith torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: kept[0]):\n    y = w.exp()"),
     ("backward hooks of modules", "unsupported-call", "nodes of autograd call them that one compiled node stands for", "layer = torch.nn.ReLU()\nlayer.register_full_backward_hook(print)\ny = layer(x)"),
     ("`torch.func.functionalize`, `stack_module_state`", "unsupported-call", "torch's own Python behind it works on real tensors", "y = torch.func.functionalize(torch.sin)(x)"),
     ("arithmetic or text with `id()` or `hash()` of new objects and tensors", "unsupported-call", "each call makes another object", "y = x + 1\nz = id(y) % 16"),
-    ("`class` statements and `type(name, bases, dict)`, where the program's own metaclass makes the class, or `__init_subclass__` or `__set_name__` sees it being made and it leaves the function", "unsupported-instruction", "each call makes a class of its own, which such code is told of", "class Meta(type):\n    def __new__(*args):\n        return type.__new__(*args)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
-    ("`torch.autograd.Function` and tensor classes that are made inside", "unsupported-instruction", "their metaclass is torch's C and sees them being made; made outside they are captured", "class Local(torch.autograd.Function):\n    pass\ny = x"),
+    ("classes whose metaclass has an `mro` of its own, enumerations with a `__new__`, `__init__` or `__prepare__` of the metaclass or an `__init_subclass__` of the base, classes with type parameters", "unsupported-instruction", "Python calls them while it makes the class", "class Meta(type):\n    def mro(cls):\n        return type.mro(cls)\nclass Local(metaclass=Meta):\n    pass\ny = x"),
+    ("a class made inside that leaves the function and holds itself in what its body made", "no-reconstruction", "it would have to be there before it is made", "class Local:\n    held = []\nLocal.held.append(Local)\ny = Local"),
+    ("`dataclass` of a class made inside, with a descriptor of the program's as default", "unsupported-call", "`dataclass` is not looked into, and reads it", "import dataclasses\nclass Default:\n    def __get__(self, instance, owner):\n        return 1\n@dataclasses.dataclass\nclass Local:\n    n: int = Default()\ny = x"),
+    ("`torch.autograd.Function` classes made inside, where gradients are recorded, that read tensors, lists or variables that change", "unsupported-call", "the class is called behind the captured code, with what these are then", "scale = x * 2\nclass Local(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, value):\n        return value * scale\ny = Local.apply((x * 1).requires_grad_())"),
     ("`copy.deepcopy` of tensors and modules", "unsupported-call", "they are made of parts that no graph has", "import copy\ny = copy.deepcopy(x)"),
     ("`tolist()` of many floats, `data_ptr()`", "data-dependent-value", "the numbers are not there yet", "y = x.data_ptr() % 16"),
     ("`async` functions", "unsupported-call", "a loop of events runs them", "async def later():\n    return 1\ny = later()"),

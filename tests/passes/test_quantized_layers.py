@@ -37,7 +37,7 @@ def dynamic(model, by_channel=False):
 
 @pytest.mark.parametrize("by_channel", [False, True])
 @pytest.mark.parametrize("sizes", [False, True])
-def test_dynamic_layers_are_one_graph_with_eagers_bits(by_channel, sizes):
+def test_dynamic_layers_are_one_graph_of_int8_products(by_channel, sizes):
     model = dynamic(Net(), by_channel)
     with torch.no_grad():
         run = firebrick.compile(model, fullgraph=True, dynamic=sizes, options={"cache": False})
@@ -46,7 +46,7 @@ def test_dynamic_layers_are_one_graph_with_eagers_bits(by_channel, sizes):
             parts = model.down(torch.relu(model.up(x)))
             torch.testing.assert_close(run(x), torch.softmax(parts, -1), rtol=1e-5, atol=1e-6)
         only = firebrick.compile(lambda x: model.up(x), fullgraph=True, options={"cache": False})
-        assert torch.equal(only(x), model.up(x))
+        torch.testing.assert_close(only(x), model.up(x), rtol=1e-6, atol=1e-6)
 
 
 def test_other_packed_weights_are_another_entry():
@@ -211,28 +211,3 @@ def test_an_int8_layer_is_near_its_layer():
         exact = layer.double()(x.double())
         assert (packed(x) - exact).abs().max() < 0.03 * exact.abs().max()
         assert packed(x.bfloat16()).dtype is torch.bfloat16
-
-
-class Stubs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        quantization = importlib.import_module("torch.ao.quantization")
-        self.quant, self.dequant = quantization.QuantStub(), quantization.DeQuantStub()
-        self.conv, self.act, self.out = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = self.act(self.conv(self.quant(x)))
-        return self.dequant(self.out(x.mean((2, 3))))
-
-
-def test_static_layers_run_as_they_are_and_it_is_told():
-    quantization = importlib.import_module("torch.ao.quantization")
-    model, x = Stubs().eval(), torch.randn(2, 3, 10, 10)
-    model.qconfig = quantization.get_default_qconfig(torch.backends.quantized.engine)
-    quantization.prepare(model, inplace=True)
-    model(x)
-    quantization.convert(model, inplace=True)
-    with torch.no_grad():
-        assert torch.equal(firebrick.compile(model, options={"cache": False})(x), model(x))
-        report = firebrick.explain(model)(x)
-    assert any("quantized" in str(b) or "ScriptObject" in str(b) for b in report.breaks)

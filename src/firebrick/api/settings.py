@@ -18,7 +18,7 @@ from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import BackendError, ConfigError, SizesRefused
 from firebrick.extend import SubgraphCompiler, Target
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import has_symbols
 from firebrick.report import recorder
 

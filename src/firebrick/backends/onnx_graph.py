@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import fx
 
 from firebrick.errors import BackendError, LoweringError
 from firebrick.extend import call_of, value_of
-from firebrick.fakes.node_values import attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ class _Model:
                 self.names[node] = node.name
                 inputs.append(self._info(node.name, value_of(node)))
             elif node.op == "get_attr":
-                self.names[node] = self._initializer(node.name, attribute_of(self.gm, str(node.target)))
+                self.names[node] = self._initializer(node.name, attrgetter(str(node.target))(self.gm))
             elif node.op == "output":
                 for i, result in enumerate(r for r in node.args[0] if isinstance(r, fx.Node)):
                     # Of its own name, so that an input or a value that is returned twice is legal too.

@@ -5,13 +5,11 @@ Frames of libraries are not captured by themselves, only inlined into the frames
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.interpreter.frame_tracer import is_library
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _calling(library_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,10 +34,6 @@ def entry_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
     code = inner.__code__
     call: Any = _calling(fn)
-    call.__code__ = call.__code__.replace(
-        co_name=code.co_name,
-        co_qualname=code.co_qualname,
-        co_filename=code.co_filename,
-        co_firstlineno=code.co_firstlineno,
-    )
+    names = ("co_name", "co_qualname", "co_filename", "co_firstlineno")
+    call.__code__ = call.__code__.replace(**{name: getattr(code, name) for name in names})
     return call

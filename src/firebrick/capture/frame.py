@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,10 +34,10 @@ from firebrick.capture.emit.materialize import ValueEmitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import LeavesEscape, arguments, examples
 from firebrick.capture.guards.alias_guards import guard_aliases
-from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.guard_plan import Plan, build_plan
 from firebrick.capture.guards.recheck import Recheck
-from firebrick.capture.guards.sources import Cell, Local
-from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, starts_recording
+from firebrick.capture.guards.sources import Cell, Local, Source
+from firebrick.capture.guards.torch_state import is_watched, recording, restoring_modes, set_hooks, starts_recording
 from firebrick.capture.history import History
 from firebrick.capture.hook import SKIP, SKIP_SCOPE, Wrapped, entries
 from firebrick.capture.interpreter.frame_tracer import Tracer, is_library
@@ -54,12 +56,7 @@ from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import CodeType
-
     from firebrick._native import Frame
-    from firebrick.capture.guards.guard_plan import Plan
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.config import Config
     from firebrick.ir.index.sizes import Sizes
@@ -592,8 +589,14 @@ class Attempt:
         return last_on_numbers(flow(self.code), root.index, map(_is_number, root.stack), names, self.frame.globals)
 
     def _replay(self, emitter: ValueEmitter, *, every_cell: bool) -> None:
-        stores = self.tracer.effects.load(emitter, self.tracer.function_modes)
-        self.tracer.function_modes = []  # what closes the graph is no call of the program
+        for hooks in self.tracer.hooks:
+            hooks.check(self.root)
+        for mode in self.tracer.function_modes:
+            self.tracer.effects.later(torch.overrides._push_mode, [mode], {})
+        for hooks in self.tracer.saving:
+            self.tracer.effects.later(set_hooks, [hooks.pack, hooks.unpack], {})
+        stores = self.tracer.effects.load(emitter)
+        self.tracer.function_modes = self.tracer.saving = []  # what closes the graph is no call of the program
         cells = {
             name: value
             for name, value in self.root.slots.items()

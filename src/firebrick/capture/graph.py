@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ from firebrick.capture.values.scalar import read_size
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import SizeNodes
 from firebrick.capture.values.tensor import TensorValue, is_new_leaf
-from firebrick.capture.values.wrapper import WrapperValue, note_written_wrappers
+from firebrick.capture.values.wrapper import WrapperValue, note_changed_wrappers
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size, is_integer
@@ -49,8 +50,6 @@ from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from firebrick.capture.emit.prelude import Made
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
     from firebrick.capture.values.context_manager import ContextValue
@@ -276,18 +275,16 @@ class GraphBuilder:
         if self.outer is not None:
             node_args, node_kwargs = fx.map_arg((node_args, node_kwargs), self.lift)  # type: ignore[assignment]
         fakes: list[torch.Tensor] = []
-        graph = self.graph
 
         def fake_of_node(node: fx.Node) -> Any:
             fake = node.meta["val"]
-            if node.graph is not graph:
+            if node.graph is not self.graph:
                 self.lift(node)
-            fakes.append(fake)
+            fakes.extend([fake] if isinstance(fake, torch.Tensor) else [])
             return fake
 
         fake_args = fx.map_arg(node_args, fake_of_node)
         fake_kwargs = fx.map_arg(node_kwargs, fake_of_node) if node_kwargs else {}
-        fakes = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
         versions = _versions(fakes)
         if self.written and interp.is_watched():
             self.watched = True
@@ -299,13 +296,14 @@ class GraphBuilder:
             self.inference.check_nested(fakes)
         self.inference.check_used(fakes)
         before = len(self.sizes.sizes.data)
-        read = functools.partial(read_size, interp)
-        with self.inference.saving_none(fakes):
+        hooks = interp.tracer.saving[-1:]
+        with self.inference.noting(fakes, bool(hooks)) as saved:
             try:
                 out = self._run(op, target, fake_args, fake_kwargs)
             except Break as error:
                 if self.is_whole and "leaf Variable" in error.detail and _have_histories(interp, fakes):
                     return self.call(interp, op, target, args, kwargs)
+                read = functools.partial(read_size, interp)
                 numbers = interp.tracer.early.numbers(args, kwargs, read) if error.is_of_data() else None
                 _let_catch(interp, error)
                 if numbers is None:
@@ -318,7 +316,7 @@ class GraphBuilder:
             written = [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
             written += [f for f in told if all(f is not w for w in written)]
             self._note_written(target, fake_args, fakes, written)
-            note_written_wrappers(interp)
+        note_changed_wrappers(interp, None if mutated else fakes)
         self.changed_blindly |= mutated and -1 in versions
         if isinstance(out, torch.Tensor) and not mutated:
             value = self._by_fake.get(id(out))
@@ -327,10 +325,9 @@ class GraphBuilder:
             if value is not None and value.fake is out and not isinstance(target, Nested):
                 # `x.contiguous()` of a contiguous x is x; but the code in a checkpoint may still raise
                 return value.owner or value
-        node = self.graph.create_node(op, target, node_args, node_kwargs)
-        node.meta["stack"], node.meta["module"] = interp.user_stack(), interp.module
-        if data_sized:
-            node.meta["data_sized"] = True
+        with hooks[0].around(interp, saved) if hooks else _NOTHING:
+            node = self.graph.create_node(op, target, node_args, node_kwargs)
+        node.meta.update({"data_sized": True} if data_sized else {}, stack=interp.user_stack(), module=interp.module)
         self.op_count += 1
         return self._result(interp, node, out)
 
@@ -373,6 +370,8 @@ class GraphBuilder:
 
     def add(self, interp: Interpreter, target: Callable[..., Any], args: Args, out: Any) -> Value:
         """Add a node whose results are known to be like the fake tensors in `out`."""
+        if interp.tracer.saving and torch.is_grad_enabled():
+            raise Break("unsupported-call", f"{_name_of(target)}() where hooks on saved tensors are set")
         node_args = tuple([arg.realize().as_argument() for arg in args])
         node = self.graph.create_node("call_function", target, fx.map_arg(node_args, self.lift), {})
         self.inference.check_nested([used.meta["val"] for used in node.all_input_nodes])
@@ -396,6 +395,7 @@ class GraphBuilder:
         return [value for value in self._by_fake.values() if storage_of(value.fake) == mine]
 
     def _run(self, op: str, target: Any, args: Any, kwargs: Any) -> Any:
+        shapes: Mapping[Any, Any] = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else SHAPES
         try:
             with _versions_kept(), refusing(self.mode), self.mode:
                 if op == "call_method":
@@ -406,7 +406,7 @@ class GraphBuilder:
                     if not self.sizes.sizes.takes_data:
                         raise DynamicOutputShapeException(target)
                     return PACKED[target](self, *args, **kwargs)
-                return with_kernels_in_python(lambda: SHAPES.get(target, target)(*args, **kwargs), target, args, kwargs)
+                return with_kernels_in_python(lambda: shapes.get(target, target)(*args, **kwargs), target, args, kwargs)
         except DataDependentOutputException as error:
             raise Break("data-dependent-value", f"{_name_of(target)} reads data ({error.func})") from error
         except DynamicOutputShapeException as error:

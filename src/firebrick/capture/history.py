@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from firebrick.capture.breaks.continuation import origin
-from firebrick.capture.guards.size_symbols import changed_sizes, vary_together
-from firebrick.capture.guards.sources import InstanceAttr, Local
+from firebrick.capture.guards.size_symbols import Symbols, changed_sizes, vary_together
+from firebrick.capture.guards.sources import InstanceAttr, Local, Source
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.errors import SizesDecided
@@ -18,16 +20,11 @@ from firebrick.ir.index.sizes import now as size_now
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
-
     from firebrick._native import Entry, Frame
     from firebrick.capture.breaks.catalogue import Break
     from firebrick.capture.emit.effects import Effects
     from firebrick.capture.guards.guard_kinds import Guard
     from firebrick.capture.guards.guard_plan import Plan
-    from firebrick.capture.guards.size_symbols import Symbols
-    from firebrick.capture.guards.sources import Source
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.config import Config
 

@@ -25,7 +25,8 @@ Plans come from `capture.plan.build_plan(guards, code)`.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType
+from typing import Any
 
 from firebrick import _native
 from firebrick._native import RUN_ONLY as RUN_ONLY
@@ -34,9 +35,6 @@ from firebrick._native import SKIP_SCOPE as SKIP_SCOPE
 from firebrick._native import Entry, Frame
 from firebrick._native import Wrapped as Wrapped
 from firebrick._native import installed as installed
-
-if TYPE_CHECKING:
-    from types import CodeType, FunctionType
 
 
 class Scope:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from torch import fx
 
     from firebrick.capture.graph import GraphBuilder
@@ -58,7 +58,7 @@ class InferenceMode:
 
     def __init__(self) -> None:
         self.on = self.around = torch.is_inference_mode_enabled()
-        self._seen = self.on  # whether it was on, or a tensor made there was met
+        self.seen = self.on  # whether it was on, or a tensor made there was met
 
     @property
     def in_region(self) -> bool:
@@ -69,12 +69,12 @@ class InferenceMode:
         """Go on in inference mode, or outside; raises Break: what the graph makes would be inference tensors."""
         if self.around and not on:
             raise Break("unsupported-call", "torch.inference_mode(False) is entered in inference mode")
-        self.on, self._seen = on, True
+        self.on, self.seen = on, True
 
     def met(self, tensor: torch.Tensor, fake: torch.Tensor) -> None:
         """Keep how a tensor from outside was made."""
         if tensor.is_inference():
-            self._seen = True
+            self.seen = True
             self._mark(fake, MadeAs.INFERENCE)
 
     def give(self, like: torch.Tensor, fake: torch.Tensor) -> None:
@@ -83,7 +83,7 @@ class InferenceMode:
 
     def note(self, node: fx.Node, fake: torch.Tensor) -> None:
         """Keep how a result of a call is made: in new memory, or as a view of an argument."""
-        if not self._seen:
+        if not self.seen:
             return
         while isinstance(node.args[0] if node.args else None, type(node)) and not isinstance(
             node.args[0].meta["val"],  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ class InferenceMode:
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
         """Refuse gradients through a view made in inference mode: they lead nowhere; raises Break: it is used."""
-        if not self._seen or self.on or not torch.is_grad_enabled():
+        if not self.seen or self.on or not torch.is_grad_enabled():
             return
         if any(made_of(fake) is MadeAs.VIEW and fake.requires_grad for fake in fakes):
             raise Break("unsupported-operation", "a view that was made in inference mode is used where gradients are")
@@ -126,11 +126,8 @@ class InferenceMode:
             raise Break("unsupported-operation", "an inference tensor is written to outside inference mode")
 
     def check_array(self, fake: torch.Tensor) -> None:
-        """Refuse a new tensor on the memory of an array, which stands for the tensor that the array is on.
-
-        Raises:
-            Break: it would be made otherwise than that one.
-        """
+        """Refuse a new tensor on the memory of an array, which stands for the tensor that the array is on; raises
+        Break: it would be made otherwise than that one."""
         if not self.around and self.on is not is_inference(fake):
             raise Break("numpy", "a tensor on an array is made, one of them in inference mode")
 
@@ -148,21 +145,13 @@ class InferenceMode:
                 ) from error
 
     @contextlib.contextmanager
-    def saving_none(self, fakes: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Refuse to save inference tensors for a backward; raises Break: one is saved."""
-        places = {storage_of(fake) for fake in fakes if is_inference(fake)} if self._seen else set()
-        if self.on or not places or not torch.is_grad_enabled() or not any(fake.requires_grad for fake in fakes):
-            yield
-            return
-        saved: list[int] = []
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            saved.append(storage_of(tensor))
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, _same):
-            yield
-        if not places.isdisjoint(saved):
+    def noting(self, fakes: Sequence[torch.Tensor], on: bool) -> Iterator[list[torch.Tensor]]:
+        """What a call with these tensors saves for its backward, if `on`; raises Break: inference tensors are saved."""
+        saved, places = list[torch.Tensor](), {storage_of(fake) for fake in fakes if is_inference(fake)}
+        note: Any = lambda tensor: saved.append(tensor) or tensor  # type: ignore[func-returns-value]  # noqa: E731
+        with saved_tensors_hooks(note, note) if on or places else contextlib.nullcontext():
+            yield saved
+        if not places.isdisjoint(map(storage_of, saved)):
             raise Break("unsupported-operation", "an inference tensor is saved for a backward")
 
     def base_of(self, fake: torch.Tensor) -> torch.Tensor | None:
@@ -260,7 +249,3 @@ def _can_run_inside(graph: GraphBuilder, arguments: Sequence[TensorValue]) -> bo
 def _is_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
     """Whether a tensor on another one's memory is a view for autograd; one that reads it as another type is none."""
     return base.dtype == fake.dtype or base.is_complex() != fake.is_complex()
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firebrick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import torch
 
     F = TypeVar("F", bound=Callable[..., Any])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +12,6 @@ from firebrick.capture.inference_mode import storage_of
 from firebrick.fakes.layer_shapes import SHAPES, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from firebrick.capture.graph import GraphBuilder
 
 

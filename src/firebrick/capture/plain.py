@@ -6,7 +6,9 @@ import importlib
 import inspect
 import itertools
 import types
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +23,6 @@ from firebrick.capture.hook import SKIP, Wrapped
 from firebrick.capture.marks import disabled_by_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType
-
     from firebrick._native import Frame
 
 _CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint).__code__

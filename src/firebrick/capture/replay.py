@@ -10,6 +10,7 @@ not kept; where anything differs, the call is executed as if there were no templ
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from torch import fx
 from firebrick import _native
 from firebrick.capture.guards.guard_kinds import GROUP_KINDS, KINDS, Guard, id_guard
 from firebrick.capture.inference_mode import made_of
-from firebrick.capture.values.base import LazyValue
+from firebrick.capture.values.base import Args, Kwargs, LazyValue, Source, Tracer, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, CellValue, FunctionValue, PartialValue
@@ -32,10 +33,6 @@ from firebrick.capture.wrappers import is_wrapper
 from firebrick.ir.index.sizes import expressions, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Kwargs, Source, Value
     from firebrick.capture.values.module import ModuleValue
 
 
@@ -94,7 +91,7 @@ class _Template:
             return position
 
         for value in tracer.objects.values():
-            if value.is_compared() and value.source is not None and place(value.source) >= 0:
+            if value.compared and value.source is not None and place(value.source) >= 0:
                 raise _Differs  # what the call does may depend on which object it is
         for key, guard in self.guards:
             if guard.kind in GROUP_KINDS:
@@ -129,6 +126,7 @@ class Repeats:
         """The result of `run()`, which calls `module`, by a template if there is one."""
         tracer = self._tracer
         apart = tracer.graph.outer is not None or torch.autograd.forward_ad._current_level >= 0
+        apart = apart or bool(tracer.saving)
         if module.source is None or module.fields or apart or not self._knows_reach():
             return run()  # in a nested graph, parameters are arguments; a copy would have no tangents
         arguments = [*args, *kwargs.values()]

@@ -7,15 +7,13 @@ part, as long as a gradient is laid out as its tensor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from firebrick.errors import WrapperRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def is_wrapper(tensor: Any) -> bool:
@@ -85,6 +83,16 @@ class Layout:
 def leaves_of(tensor: Any) -> list[torch.Tensor]:
     """The plain tensors in one of such a class."""
     return list(Layout(tensor).leaves(tensor))
+
+
+def refill(tensor: Any, leaves: Iterable[torch.Tensor | None]) -> None:
+    """Put others in the place of plain tensors in one, where they are not None; called by compiled code."""
+    rest = iter(leaves)
+    for name, inner in Layout(tensor).inner:
+        if inner is not None:
+            refill(getattr(tensor, name), rest)
+        elif (leaf := next(rest)) is not None:
+            setattr(tensor, name, _apart(leaf))
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import heapq
 import operator
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from firebrick.extend.claimed_group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.cluster import grow_clusters
 from firebrick.extend.pass_base import Context, Pass, Site
 from firebrick.extend.subgraph_compiler import SubgraphCompiler, tensor_facts_refuse
-from firebrick.fakes.node_values import acts, attribute_of, drop_dead
+from firebrick.fakes.node_values import acts, drop_dead
 from firebrick.ir.graph.calls import call_of, is_mutating, value_of
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class _Partitioner:
         for source in sources:
             if constants and source.op == "get_attr" and self._may_keep(source):
                 name = str(source.target).replace(".", "_")
-                setattr(root, name, attribute_of(self.gm, str(source.target)))
+                setattr(root, name, attrgetter(str(source.target))(self.gm))
                 continue
             copy_of[source] = sub.placeholder(f"in_{len(inputs)}")
             copy_of[source].meta = {"val": value_of(source)}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import fx
-
-from firebrick.ir.graph.calls import value_of
+from firebrick.ir.graph.calls import tensors_in, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import torch
+    from torch import fx
 
     from firebrick.extend.pass_base import Level
 
@@ -91,15 +91,9 @@ def tensor_facts_refuse(compiler: SubgraphCompiler, node: fx.Node) -> str:
     if compiler.dtypes is None and compiler.devices is None:
         return ""
     for source in (node, *node.all_input_nodes):
-        for value in _tensors(value_of(source)):
+        for value in tensors_in(value_of(source)):
             if compiler.dtypes is not None and value.dtype not in compiler.dtypes:
                 return f"dtype {str(value.dtype).removeprefix('torch.')}"
             if compiler.devices is not None and value.device.type not in compiler.devices:
                 return f"device {value.device.type}"
     return ""
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for item in value for t in _tensors(item)] if isinstance(value, (tuple, list)) else []

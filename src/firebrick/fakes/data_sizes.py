@@ -24,11 +24,8 @@ _ONE = torch.zeros(1)
 
 
 def as_size(tensor: torch.Tensor) -> torch.Tensor:
-    """The number in a tensor, without its fraction, as the size of one: graphs are functions of tensors.
-
-    Raises:
-        SizesDisagree: it is too large for one, or none.
-    """
+    """The number in a tensor, without its fraction, as the size of one: graphs are functions of tensors; raises
+    SizesDisagree: it is too large for one, or none."""
     try:
         number = int(tensor.item())
     except (OverflowError, ValueError) as error:

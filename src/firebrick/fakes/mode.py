@@ -237,17 +237,23 @@ def refusing(mode: FakeTensorMode) -> Iterator[None]:
         mode.asks = before
 
 
-@contextlib.contextmanager
-def hooks_paused() -> Iterator[None]:
-    """Keep hooks on saved tensors (checkpointing, offloading) from what the engine saves of fake tensors."""
-    paused = []
+def _popped() -> list[Any]:
+    popped = []
     top: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
-    while (hooks := top(True)) is not None:
-        paused.append(hooks)
+    while hooks := top(True):
+        popped.append(hooks)
         torch._C._autograd._pop_saved_tensors_default_hooks()
+    return popped
+
+
+@contextlib.contextmanager
+def hooks_paused() -> Iterator[list[Any]]:
+    """Keep hooks on saved tensors (checkpointing, offloading) from what the engine saves of fake tensors."""
+    paused = _popped()
     try:
-        yield
+        yield paused
     finally:
+        _popped()  # what a trace that failed has left
         for hooks in reversed(paused):
             torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 

@@ -98,11 +98,8 @@ def functional_of(op: OpOverload) -> OpOverload | None:
 def checked_outs(
     mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[torch.Tensor]
 ) -> Any:
-    """The `out=` arguments of a call with symbols: kernels in C++ would look whether they fit, by numbers.
-
-    Raises:
-        RuntimeError: they are not like the results for all sizes.
-    """
+    """The `out=` arguments of a call with symbols: kernels in C++ would look whether they fit, by numbers; raises
+    RuntimeError: they are not like the results for all sizes."""
     functional, names = functional_of(op), {name for _, name in written_arguments(op)}
     plain = {name: value for name, value in kwargs.items() if name not in names}
     results = None if functional is None else mode.__torch_dispatch__(functional, (), args, plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,11 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from firebrick.errors import PassError
 from firebrick.fakes.mode import new_fake_mode
-from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import has_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def drop_dead(graph: fx.Graph) -> None:
@@ -82,14 +83,6 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode | None:
     return None
 
 
-def attribute_of(gm: fx.GraphModule, name: str) -> Any:
-    """The object behind a get_attr node's target."""
-    value: Any = gm
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode, recorded: bool = False) -> None:
     """Compute `node.meta["val"]` from its arguments' values, unless it is there; `recorded`: with its history.
 
@@ -99,7 +92,7 @@ def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode, recorded:
     if "val" in node.meta or node.op in ("placeholder", "output"):
         return
     if node.op == "get_attr":
-        value = attribute_of(gm, str(node.target))
+        value = attrgetter(str(node.target))(gm)
         node.meta["val"] = mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value
         return
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
@@ -108,7 +101,7 @@ def fill_meta(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode, recorded:
             if node.op == "call_method":
                 node.meta["val"] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             elif node.op == "call_module":
-                node.meta["val"] = attribute_of(gm, str(node.target))(*args, **kwargs)
+                node.meta["val"] = attrgetter(str(node.target))(gm)(*args, **kwargs)
             else:
                 node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
     except Exception as error:
@@ -178,7 +171,7 @@ def copy_into(
             flat = node.args[0] if isinstance(node.args[0], (tuple, list)) else [node.args[0]]
             outputs = [copy_of[n] if isinstance(n, fx.Node) else n for n in flat]
         elif node.op == "get_attr":
-            name = _new_attribute(gm, attribute_of(source, str(node.target)))
+            name = _new_attribute(gm, attrgetter(str(node.target))(source))
             copy_of[node] = gm.graph.get_attr(name)
             copies.append(copy_of[node])
         else:
@@ -197,15 +190,3 @@ def _new_attribute(gm: fx.GraphModule, value: Any) -> str:
         i += 1
     setattr(gm, name, value)
     return name
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value, in order: in tuples, lists and dicts too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)

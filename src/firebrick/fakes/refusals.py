@@ -24,6 +24,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import has_symbols, size_of, sizes_in
 
@@ -133,7 +134,7 @@ def check_accepted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], re
     call = func, len(args), (*zip(plan.names, args, strict=False), *kwargs.items())
     error = None
     try:
-        tensors = [t for value in (args, tuple(kwargs.values()), result) for t in _tensors(value)]
+        tensors = [t for value in (args, tuple(kwargs.values()), result) for t in tensors_in(value)]
         symbolic = [n for t in tensors if isinstance(t, FakeTensor) and has_symbols(t) for n in t.shape]
         if not symbolic and getattr(func, "_opname", "") in _PUTS:
             _check_mask(*args[:3])
@@ -194,14 +195,6 @@ def _check_mask(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values:
 
 _answers: dict[Any, Exception | None] = {}
 """A call's kind -> what eager raises."""
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
 
 
 class _Like(NamedTuple):

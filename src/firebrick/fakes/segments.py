@@ -89,11 +89,8 @@ def is_cut(gm: fx.GraphModule) -> bool:
 
 
 def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> list[Segment]:
-    """The parts of a graph in their order; one begins at each of `starts`.
-
-    Raises:
-        LoweringError: what is no tensor goes from one part to another.
-    """
+    """The parts of a graph in their order; one begins at each of `starts`; raises LoweringError: what is no tensor goes
+    from one part to another."""
     groups: list[tuple[bool, list[fx.Node]]] = []
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):

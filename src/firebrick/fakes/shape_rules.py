@@ -338,11 +338,8 @@ def convolution_shape(
     output_padding: Sequence[int],
     groups: int,
 ) -> tuple[int, ...]:
-    """Return the shape of `aten.convolution`'s result.
-
-    Raises:
-        NoRule: eager refuses the arguments, or takes them in a way that needs a closer look.
-    """
+    """Return the shape of `aten.convolution`'s result; raises NoRule: eager refuses the arguments, or takes them in a
+    way that needs a closer look."""
     channels = (weight.shape[0], weight.shape[1] * groups)
     if x.dim() != weight.dim() or x.shape[1] != channels[not transposed] or channels[0] % groups:
         raise NoRule

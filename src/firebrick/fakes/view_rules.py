@@ -200,11 +200,8 @@ def _parts(x: torch.Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Seen]:
 
 
 def part_sizes(whole: Any, size: Any) -> list[Any]:
-    """The sizes of the parts of a dimension that is split; how many there are is a number.
-
-    Raises:
-        NoRule: that tells nothing.
-    """
+    """The sizes of the parts of a dimension that is split; how many there are is a number; raises NoRule: that tells
+    nothing."""
     if sizes_in((whole, size)) is None:
         if size < 1:
             raise NoRule

@@ -12,7 +12,7 @@ from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Enum, Extern, Ref
 from firebrick.ir.operators.convolution_op import convolution_op
-from firebrick.ir.operators.linear_op import linear_op
+from firebrick.ir.operators.linear_op import attention_op, linear_op
 from firebrick.ir.operators.panel_op import panel_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
 from firebrick.lower.context import Lowering, broadcast, dense_strides, may_overlap, shape_of, strides_of
@@ -131,6 +131,6 @@ def _masked(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((*SEEDED, *SEEDED.values()), _masked),
     **dict.fromkeys(_OUT_VARIANTS, _into),
-    **dict.fromkeys((linear_op, convolution_op, recurrent_op, panel_op), _handwritten),
+    **dict.fromkeys((linear_op, convolution_op, recurrent_op, panel_op, attention_op), _handwritten),
 }
 """OpOverload -> rule."""

@@ -436,15 +436,6 @@ def _limit(lw: Lowering, number: float | None) -> float | None:
 
 
 @_rule(aten.where.self)
-def _where(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
-    return _select(lw, cond, a, b)
-
-
-@_rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def _masked_fill(lw: Lowering, a: TensorValue, mask: TensorValue, value: Any) -> TensorValue:
-    return _select(lw, mask, value, a)
-
-
 def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
     out = BY_TORCH[lw.node.meta["val"].dtype].name
     # Nothing is computed, so bf16 and f16 need no conversion.
@@ -461,6 +452,9 @@ def _select(lw: Lowering, cond: TensorValue, a: Any, b: Any) -> TensorValue:
         return where(c, x, y)
 
     return elementwise(lw, fn, (cond, *(v for v in (a, b) if isinstance(v, TensorValue))), None)
+
+
+_rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)(lambda lw, a, mask, value: _select(lw, mask, value, a))
 
 
 # ---------------------------------------------------------------- conversion and copies

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,7 +11,7 @@ from firebrick.ir.index.expr import ONE, ZERO, total
 from firebrick.ir.loops.constructors import cast, constant, from_zero, index_value, op, running, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref, Store
-from firebrick.lower.context import Declined, Lowering, count_of, dense_strides, rules, strides_of
+from firebrick.lower.context import Declined, Lowering, count_of, dense_strides, strides_of
 from firebrick.lower.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
-
-RULES, _rule = rules()
 
 _WIDE = {"f32": "f64", "bf16": "f32", "f16": "f32"}
 """Dtype of a result -> what eager's sums and products run in; others run in their own."""
@@ -40,7 +39,9 @@ def _scan(
     return TensorValue(x.shape, dtype, strides, ref=ref)
 
 
-def _fold(lw: Lowering, name: str, x: TensorValue, dim: int) -> TensorValue:
+def _fold(name: str, lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | None = None) -> TensorValue:
+    if name == "logsumexp" and not DTYPES[x.dtype].is_float:
+        raise Declined
     fake = lw.node.meta["val"]
     out = BY_TORCH[fake.dtype].name
     wide = _WIDE.get(out, out)
@@ -52,34 +53,7 @@ def _fold(lw: Lowering, name: str, x: TensorValue, dim: int) -> TensorValue:
     return _scan(lw, x, dim, fake, value)
 
 
-@_rule(aten.cumsum.default)
-def _cumsum(lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | None = None) -> TensorValue:
-    return _fold(lw, "sum", x, dim)
-
-
-@_rule(aten.cumprod.default)
-def _cumprod(lw: Lowering, x: TensorValue, dim: int, *, dtype: torch.dtype | None = None) -> TensorValue:
-    return _fold(lw, "prod", x, dim)
-
-
-@_rule(aten.logcumsumexp.default)
-def _logcumsumexp(lw: Lowering, x: TensorValue, dim: int) -> TensorValue:
-    if not DTYPES[x.dtype].is_float:
-        raise Declined
-    return _fold(lw, "logsumexp", x, dim)
-
-
-@_rule(aten.cummax.default)
-def _cummax(lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
-    return _best(lw, "max", x, dim)
-
-
-@_rule(aten.cummin.default)
-def _cummin(lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
-    return _best(lw, "min", x, dim)
-
-
-def _best(lw: Lowering, name: str, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+def _best(name: str, lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
     """The best so far, and where it is: the last of equals, and the last NaN once there is one."""
     compute = DTYPES[x.dtype].compute
     if compute == "b8":
@@ -99,3 +73,12 @@ def _best(lw: Lowering, name: str, x: TensorValue, dim: int) -> tuple[TensorValu
         return running("max", along, where(taken, index_value(along), constant(0, "i64")))
 
     return best, _scan(lw, x, dim, places, place)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    aten.cumsum.default: partial(_fold, "sum"),
+    aten.cumprod.default: partial(_fold, "prod"),
+    aten.logcumsumexp.default: partial(_fold, "logsumexp"),
+    aten.cummax.default: partial(_best, "max"),
+    aten.cummin.default: partial(_best, "min"),
+}

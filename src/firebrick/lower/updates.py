@@ -6,7 +6,8 @@ the same each time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -81,20 +82,22 @@ def _along(
     return _update(lw, x, places, index.shape, lambda i, at: (*i[:d], at[0], *i[d + 1 :]), value, mode)
 
 
-@_rule(aten.scatter.src)
-def _scatter(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, source: TensorValue) -> TensorValue:
-    return _along(lw, x, dim, index, source.at, "set")
+@_rule(aten.scatter.src, aten.scatter.value)
+def _scatter(
+    lw: Lowering, x: TensorValue, dim: int, index: TensorValue, source: Any, *, mode: str = "set"
+) -> TensorValue:
+    return _along(lw, x, dim, index, _content(x, source), mode)
 
 
-@_rule(aten.scatter.value)
-def _scatter_value(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, value: float) -> TensorValue:
-    filled = number(value, x.dtype)
-    return _along(lw, x, dim, index, lambda _: filled, "set")
+RULES[aten.scatter_add.default] = partial(_scatter, mode="add")
 
 
-@_rule(aten.scatter_add.default)
-def _scatter_add(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, source: TensorValue) -> TensorValue:
-    return _along(lw, x, dim, index, source.at, "add")
+def _content(x: TensorValue, source: Any) -> Callable[[tuple[Expr, ...]], Value]:
+    """What is written to a tensor: the elements of another, or a number."""
+    if isinstance(source, TensorValue):
+        return source.at
+    filled = number(source, x.dtype)
+    return lambda _: filled
 
 
 @_rule(aten.scatter_reduce.two)
@@ -170,8 +173,7 @@ def _index_copy(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, sour
 
 @_rule(aten.index_fill.int_Scalar)
 def _index_fill(lw: Lowering, x: TensorValue, dim: int, index: TensorValue, value: float) -> TensorValue:
-    filled = number(value, x.dtype)
-    return _rows(lw, x, dim, index, lambda _: filled, "set", low=-1, error="IndexError")
+    return _rows(lw, x, dim, index, _content(x, value), "set", low=-1, error="IndexError")
 
 
 @_rule(aten.as_strided_scatter.default)

@@ -15,9 +15,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Recordings of a program at once and in all; calls that are measured of each kind, after one that is not; sizes that
-   have recordings of their own before others share, and the least that are rounded up to a power of two, not of four. */
-enum { MOST_RECORDINGS = 8, MOST_MADE = 32, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
+/* Recordings of a program at once and in all; calls of others after which one makes room; calls that are measured of each
+   kind, after one that is not; sizes that have recordings of their own before others share, and the least that are rounded
+   up to a power of two, not of four. */
+enum { MOST_RECORDINGS = 64, MOST_MADE = 128, STALE = 256, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
 
@@ -54,6 +55,7 @@ struct Recording {
     uint8_t *roles, *renewed;
     Node *nodes;
     int node_count, calls, users, owns_exec, failed, shared;
+    unsigned called_at; /* the program's count of calls */
     Phase phase;
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
@@ -189,13 +191,14 @@ static int has_room(const Executable *self, const Recording *rec, const int64_t 
 }
 
 /* The entry of a call's sizes and stream, first in the list from now on. Where the list is full, a graph for larger sizes
-   does as well, or the last entry goes; NULL where that is in use. */
+   does as well, or the entry goes that was not called for long; NULL where each was, so that some sizes at least have one. */
 static Recording *entry_of(Executable *self, const Space *space, void *stream) {
     const Program *program = &self->program;
     Recording **place, *rec;
     for (int shared = 0; shared <= self->resizes; shared++) {
         for (place = &self->recordings; (rec = *place) != NULL; place = &rec->next) {
             if (rec->stream != stream || rec->shared != shared || !is_of(program, rec, space->registers)) continue;
+            rec->called_at = ++self->calls;
             *place = rec->next;
             rec->next = self->recordings;
             return self->recordings = rec;
@@ -207,12 +210,14 @@ static Recording *entry_of(Executable *self, const Space *space, void *stream) {
         for (rec = self->recordings; rec != NULL; rec = rec->next) {
             if (rec->shared && rec->exec != NULL && rec->stream == stream && has_room(self, rec, space->registers)) return rec;
         }
-        if ((*place)->users > 0) return NULL;
+        self->calls++;
+        if ((*place)->users > 0 || self->calls - (*place)->called_at < STALE) return NULL;
         free_recording(program, *place);
         *place = NULL;
     }
     rec = new_recording(program, space->registers, stream, self->resizes && self->own_sizes++ >= OWN_SIZES);
     if (rec == NULL) return NULL;
+    rec->called_at = ++self->calls;
     rec->next = self->recordings;
     return self->recordings = rec;
 }

@@ -215,6 +215,7 @@ typedef struct {
     struct Recording *recordings;
     uint8_t *moves; /* what is known of each slot */
     int card, forced, recordings_made;
+    unsigned calls;
     int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
 

@@ -98,7 +98,12 @@ static int64_t read_python(int kind) {
     return value;
 }
 
-int64_t fb_state_read(int kind) { return trusted[kind] ? read_native(kind) : read_python(kind); }
+/* Python tells what hooks a thread has that may have set some. */
+static _Thread_local bool may_have_hooks;
+
+int64_t fb_state_read(int kind) {
+    return trusted[kind] && !(may_have_hooks && kind == STATE_TRANSFORMS) ? read_native(kind) : read_python(kind);
+}
 
 /* ---- module ----------------------------------------------------------------------------- */
 
@@ -119,7 +124,13 @@ static PyObject *set_state_readers(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *look_for_hooks(PyObject *self, PyObject *on) {
+    may_have_hooks = on == Py_True;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"look_for_hooks", look_for_hooks, METH_O, "look_for_hooks(on): whether the function of TRANSFORMS is asked in this thread, which may have hooks."},
     {"state_read", state_read, METH_VARARGS, "state_read(kind, native=None): one kind of torch's global state as a number."},
     {"set_state_readers", set_state_readers, METH_VARARGS,
      "set_state_readers(functions, forward_ad, key): Python functions, one a kind; a native reader that agrees with its function replaces it. "

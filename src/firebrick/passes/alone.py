@@ -66,7 +66,7 @@ def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
         )  # fmt: skip
     if node.target is ATTENTION:
         parts = (*node.args[:3], node.kwargs.get("attn_mask"))
-        return "firebrick::attention", tuple(arg and arg.meta["val"] for arg in parts)
+        return "firebrick::attention", (*(arg and arg.meta["val"] for arg in parts), node.args[4:5] == (True,))
     op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
     return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
 

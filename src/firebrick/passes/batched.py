@@ -1,10 +1,10 @@
 """Products whose factors are both computed: of many small matrices in one kernel of ours, and where it measures faster
-single ones, as in training, whose weights change from call to call and are never packed; and attention in parts.
+single ones, as in training, whose weights change from call to call and are never packed; and attention.
 
 bmm(x, y)                  ->   firebrick::linear(x, y, None, None, None, "none", [])
 addmm(b, x, y)             ->   firebrick::linear(x, y, None, b, None, "none", [])
 mm(t(x), y)                ->   firebrick::linear(clone(t(x)), y, None, None, None, "none", [])
-attention(q, k, v, mask)   ->   softmax(q @ k.T * scale + mask) @ v
+attention(q, k, v, mask)   ->   firebrick::attention(q, k, v, mask, scale, causal)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from firebrick.fakes.node_values import device_of
 from firebrick.ir.loops.program import device_type
-from firebrick.ir.operators.linear_op import linear_op
+from firebrick.ir.operators.linear_op import attention_op, linear_op
 from firebrick.passes.alone import ATTENTION, alone, subject_of
 from firebrick.passes.recipe import RecipeBuilder, emit
 
@@ -86,11 +86,12 @@ def _of_matrices(node: fx.Node, target: Target) -> list[str]:
 
 
 def _of_attention(node: fx.Node, target: Target) -> list[str]:
-    """Forms where parts give what the kernel does; of values that a causal mask hides, that reads fewer."""
-    dropout, causal = (*node.args[3:], 0.0, False)[:2]
-    if dropout or causal or [(r.target, *r.args) for r in node.users] != [(operator.getitem, node, 0)]:
+    """Forms of attention that drops nothing and is not trained."""
+    if node.args[3:4] not in ((), (0.0,)) or [(r.target, *r.args) for r in node.users] != [(operator.getitem, node, 0)]:
         return []
-    return [c.name for c in target.choices(*subject_of(alone([node], lambda _: False)))]  # type: ignore[misc]
+    choices = target.choices(*subject_of(alone([node], lambda _: False)))  # type: ignore[misc]
+    sizes = [n for t in node.args[:3] for n in t.meta["val"].shape]  # type: ignore[union-attr]
+    return [c.name for c in (choices if all(type(n) is int for n in sizes) else choices[:1])]
 
 
 def _replace(node: fx.Node, form: str) -> None:
@@ -107,34 +108,24 @@ def _replace(node: fx.Node, form: str) -> None:
     node.graph.erase_node(node)
 
 
-def _split(node: fx.Node, _: str) -> None:
-    """The parts in place of attention; what reads its first result gets theirs, which lies in memory alike."""
+def _attend(node: fx.Node, _: str) -> None:
+    """Our kernel in place of attention, whose first result alone is read; the other's lies in memory alike."""
     (reader,) = node.users
-    make, shape = partial(emit, reader), reader.meta["val"].shape
-    q, k, v = (make(aten.reshape.default, x, [-1, *x.meta["val"].shape[2:]]) for x in node.args[:3])  # type: ignore[union-attr]
-    mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
-    scores = make(aten.bmm.default, q, make(aten.transpose.int, k, 1, 2))
-    scores = make(aten.mul.Tensor, scores, shape[3] ** -0.5 if scale is None else scale)
-    if mask is not None:
-        of_heads = make(aten.add.Tensor, make(aten.view.default, scores, [*shape[:3], -1]), mask)
-        scores = make(aten.view.default, of_heads, list(scores.meta["val"].shape))
-    weights = make(aten._softmax.default, scores, -1, False)
-    if mask is not None:  # rows of which everything is hidden
-        hidden = make(aten.eq.Scalar, make(aten.amax.default, scores, [-1], True), float("-inf"))
-        weights = make(aten.where.ScalarSelf, hidden, 0.0, weights)
-    out = make(aten.view.default, make(aten.bmm.default, weights, v), list(shape))
-    order = sorted(range(4), key=reader.meta["val"].stride, reverse=True)
-    lie: dict[str, Any] = {"memory_format": torch.contiguous_format}
-    laid = make(aten.clone.default, make(aten.permute.default, out, order), **lie)
-    reader.replace_all_uses_with(make(aten.permute.default, laid, [order.index(d) for d in range(4)]))
+    scale = node.kwargs.get("scale")
+    scale = reader.meta["val"].shape[3] ** -0.5 if scale is None else scale
+    args = (*node.args[:3], node.kwargs.get("attn_mask"), scale, node.args[4:5] == (True,))
+    with node.graph.inserting_before(node):
+        attended = node.graph.call_function(attention_op, args)
+    attended.meta = dict(reader.meta)
+    reader.replace_all_uses_with(attended)
     for gone in (reader, node):
         node.graph.erase_node(gone)
 
 
 _PRODUCTS: Mapping[Any, tuple[Callable[[fx.Node, Target], list[str]], Callable[[fx.Node, str], None]]] = {
-    ATTENTION: (_of_attention, _split),
+    ATTENTION: (_of_attention, _attend),
     aten.bmm.default: (_of_batches, _replace),
     aten.mm.default: (_of_matrices, _replace),
     aten.addmm.default: (_of_matrices, _replace),
 }
-"""Op -> its forms, best guess first, and what writes one that is not the call. Attention has batches in it."""
+"""Op -> its forms, best guess first, and what writes one that is not the call. """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import is_cut
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:

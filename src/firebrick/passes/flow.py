@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
 
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.passes.modules import Sample, call_with
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch import fx
 
 from firebrick.errors import InternalError, LoweringError
 from firebrick.fakes.mode import is_random
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,32 +1,64 @@
-"""Layers with int8 weights on CPUs: torch.ao's, whose weights lie in objects that no graph can hold, and ours.
-
-quantized::linear_dynamic(x, packed, reduce_range)   ->   firebrick::linear_dynamic(x, weight, ..., reduce_range)
-
-The operator takes the weights as tensors and calls the very kernel, on the object that they came from where this
-process has it: results have eager's bits.
-"""
+"""Layers with int8 weights on CPUs: torch.ao's, whose weights lie in objects that no graph can hold, and ours."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary
 
-quantized = torch.ops.quantized
+_KINDS = {torch.quint8: (torch.uint8, 0, 255), torch.qint8: (torch.int8, -128, 127)}
 
 
-class PackedLinear(nn.Module):
-    """What torch.ao packs: a weight that stands for (weight - points) * scales, along `axis` unless it is -1."""
+def kind_of(dtype: torch.dtype) -> tuple[torch.dtype, int, int] | None:
+    """The dtype of codes, and the least and the greatest of them; None if they are not of bytes."""
+    return _KINDS.get(dtype)
 
-    def __init__(self, weight: Tensor, scales: Tensor, points: Tensor, axis: int, bias: Tensor | None) -> None:
+
+def inverse(scale: float) -> float:
+    """As torch's kernels have it, in float32."""
+    return float(np.float32(1) / np.float32(scale))
+
+
+def quantization(tensor: Tensor) -> tuple[Any, ...]:
+    """How a real tensor is quantized and lies: the last two are the scale and the zero point, if it has one."""
+    scheme = tensor.qscheme(), tensor.dtype, tensor.shape, tensor.stride()
+    return (*scheme, tensor.q_scale(), tensor.q_zero_point()) if scheme[0] == torch.per_tensor_affine else scheme
+
+
+class PackedLayer(nn.Module):
+    """What torch.ao packs: a weight that stands for (weight - points) * scales. how: the numbers of a convolution,
+    which are stride, padding, dilation, whether it is transposed, the output's padding and groups."""
+
+    def __init__(self, w: Tensor, bias: Tensor | None, how: tuple[Any, ...]) -> None:
         super().__init__()
-        self.axis = axis
-        self.weight, self.scales, self.points = map(nn.Buffer, (weight, scales.double(), points.long()))
+        if w.qscheme() == torch.per_tensor_affine:
+            axis, scales, points = -1, torch.tensor([w.q_scale()]), torch.tensor([w.q_zero_point()])
+        else:
+            axis, scales, points = w.q_per_channel_axis(), w.q_per_channel_scales(), w.q_per_channel_zero_points()
+        self.has_points, self.how = bool(points.any()), how
+        self.weight, shape = nn.Buffer(w.int_repr().contiguous()), [-1 if d == axis else 1 for d in range(w.dim())]
+        self.scales, self.points = nn.Buffer(scales.float().view(shape)), nn.Buffer(points.float().view(shape))
         self.bias = None if bias is None else nn.Buffer(bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer, of numbers."""
+        weight = self.weight.float()
+        weight = (weight - self.points if self.has_points else weight) * self.scales
+        return (
+            channels_last(torch.convolution(x, weight, self.bias, *self.how))
+            if self.how
+            else F.linear(x, weight, self.bias)
+        )
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Images as torch's quantized kernels lay them."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return images.contiguous(memory_format=formats.get(images.dim(), torch.preserve_format))
 
 
 class Int8Conv2d(nn.Module):
@@ -52,50 +84,18 @@ class Int8Conv2d(nn.Module):
         return F.conv2d(numbers, weight, self.bias, self.stride, self.padding).to(x.dtype)
 
 
-_packed: Any = WeakTensorKeyDictionary()
-"""Weight -> what gives the object that it was taken from, as long as a model has it, or that was made of it."""
 _unpacked: Any = WeakIdKeyDictionary()
 """Such an object -> its tensors."""
 
 
-def unpacked(obj: Any) -> PackedLinear | None:
-    """The tensors in an object of the class that torch.ao's dynamic linear layers have; None for another's."""
-    layer = _unpacked.get(obj)
-    if layer is None and obj._type().name() == "LinearPackedParamsBase":
-        w, bias = obj.unpack()
-        if w.dtype is not torch.qint8:
+def unpacked(obj: Any) -> PackedLayer | None:
+    """The tensors in an object of the classes that torch.ao's layers have; None for another's."""
+    layer, kind = _unpacked.get(obj), obj._type().name().removesuffix("PackedParamsBase")
+    if layer is None and kind in ("Linear", "Conv2d", "Conv3d", "Embedding"):
+        w, bias = (obj.unpack(), None) if kind == "Embedding" else obj.unpack()
+        if w.dtype not in (torch.qint8, torch.quint8):
             return None
-        if w.qscheme() == torch.per_tensor_affine:
-            rows = (torch.tensor([w.q_scale()]), torch.tensor([w.q_zero_point()]), -1)
-        else:
-            rows = (w.q_per_channel_scales(), w.q_per_channel_zero_points(), w.q_per_channel_axis())
-        layer = _unpacked[obj] = PackedLinear(w.int_repr(), *rows, bias)
-        _packed[layer.weight] = weakref.ref(obj)
+        names = ("stride", "padding", "dilation", "transpose", "output_padding", "groups")
+        how = tuple([getattr(obj, name)() for name in names if kind.startswith("Conv")])
+        layer = _unpacked[obj] = PackedLayer(w, bias, how)
     return layer
-
-
-def _linear_dynamic(
-    x: Tensor, w: Tensor, scales: Tensor, points: Tensor, bias: Tensor | None, axis: int, reduce_range: bool, relu: bool
-) -> Tensor:
-    packed = _packed.get(w, lambda: None)()
-    if packed is None:
-        if axis < 0:
-            whole = torch._make_per_tensor_quantized_tensor(w, scales.item(), int(points.item()))
-        else:
-            whole = torch._make_per_channel_quantized_tensor(w, scales, points, axis)
-        packed = quantized.linear_prepack(whole, bias)
-        _packed[w] = lambda: packed
-    return (quantized.linear_relu_dynamic if relu else quantized.linear_dynamic)(x, packed, reduce_range)
-
-
-def _shape(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
-
-
-_library = torch.library.Library("firebrick", "FRAGMENT")
-_library.define(
-    "linear_dynamic(Tensor x, Tensor weight, Tensor scales, Tensor points, Tensor? bias, int axis, bool reduce_range, "
-    "bool relu) -> Tensor"
-)
-_library.impl("linear_dynamic", _linear_dynamic, "CPU")
-_library.impl("linear_dynamic", _shape, "Meta")

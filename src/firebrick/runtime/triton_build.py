@@ -13,11 +13,12 @@ import contextlib
 import importlib.util
 import json
 import os
-import selectors
+import select
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,37 +71,25 @@ def open_cubin(code: bytes) -> tuple[dict[str, Any], bytes]:
 
 class _Build:
     def __init__(self, units: dict[str, Unit], folder: Path, workers: int, timeout: float) -> None:
-        self.waiting, self.folder, self.timeout = list(units.items()), folder, timeout
+        self.units, self.folder, self.timeout = units, folder, timeout
         _idle[:] = [each for each in _idle if each[0].poll() is None and time.monotonic() < each[1] + 40]
         self.workers = [_idle.pop()[0] if _idle else _start() for _ in range(min(workers, len(units)))]
-        self.busy: dict[subprocess.Popen[str], tuple[str, Unit, float]] = {}
+        self.free = [*self.workers]
 
     def run(self) -> None:
-        """Compile all, each worker one at a time."""
+        """Compile all, each worker one at a time; a failure ends them."""
         whole = False
-        try:
-            with selectors.DefaultSelector() as ready:
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            try:
+                _built.update(pool.map(self._compiled, self.units.items()))
+                whole = True
+            finally:
                 for worker in self.workers:
-                    ready.register(worker.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
-                    self._ask(worker)
-                while self.busy:
-                    for key, _ in ready.select(1.0):
-                        worker = key.data
-                        if worker in self.busy:
-                            self._answered(worker)
-                            self._ask(worker)
-                    for _, unit, deadline in self.busy.values():
-                        if time.monotonic() > deadline:
-                            raise CompileError(f"Triton took more than {self.timeout} s for {unit.kernels[0]}")
-            whole = True
-        finally:
-            for worker in self.workers:
-                _idle.append((worker, time.monotonic())) if whole else worker.kill()
+                    _idle.append((worker, time.monotonic())) if whole else worker.kill()
 
-    def _ask(self, worker: subprocess.Popen[str]) -> None:
-        if not self.waiting:
-            return
-        key, unit = self.waiting.pop()
+    def _compiled(self, item: tuple[str, Unit]) -> tuple[str, bytes]:
+        """The key of a unit and its code."""
+        (key, unit), worker, ready = item, self.free.pop(), select.poll()
         arch, warps, name, signature, *rest = unit.flags
         path = self.folder / f"{unit.name}.py"
         path.write_text(unit.text)
@@ -109,28 +98,22 @@ class _Build:
             "warps": int(warps), "arch": int(arch), "debug": "asserts" in rest,
             "maps": "maps" in rest,
         }  # fmt: skip
-        self.busy[worker] = key, unit, time.monotonic() + self.timeout
-        try:
+        with contextlib.suppress(OSError):  # one that has ended answers nothing
             worker.stdin.write(json.dumps(request) + "\n")  # type: ignore[union-attr]
             worker.stdin.flush()  # type: ignore[union-attr]
-        except OSError:
-            raise _ended(worker) from None
-
-    def _answered(self, worker: subprocess.Popen[str]) -> None:
-        key, unit, _ = self.busy.pop(worker)
+        ready.register(worker.stdout, select.POLLIN)  # type: ignore[arg-type]
+        if not ready.poll(1000 * self.timeout):
+            raise CompileError(f"Triton took more than {self.timeout} s for {unit.kernels[0]}")
         line = worker.stdout.readline()  # type: ignore[union-attr]
         if not line:
-            raise _ended(worker)
+            raise CompileError(f"the process that compiles kernels ended with status {worker.wait()}")
         answer = json.loads(line)
         if "error" in answer:
             raise CompileError(f"Triton refused {unit.kernels[0]}: {answer['error']}")
-        head = {"threads": answer["threads"], "shared": answer["shared"], "name": unit.flags[2]}
-        head |= {flag: flag in unit.flags for flag in ("dependent", "maps")}
-        _built[key] = json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
-
-
-def _ended(worker: subprocess.Popen[str]) -> CompileError:
-    return CompileError(f"the process that compiles kernels ended with status {worker.wait()}")
+        self.free.append(worker)
+        head = {"threads": answer["threads"], "shared": answer["shared"], "name": name}
+        head |= {flag: flag in rest for flag in ("dependent", "maps")}
+        return key, json.dumps(head).encode() + b"\n" + base64.b64decode(answer["cubin"])
 
 
 def _start() -> subprocess.Popen[str]:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from firebrick.extend.verify import copies_of
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.kernels.tree import Loop
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern, Ref

@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from torch import fx
 
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.extend.verify import ValueRecorder, copies_of
-from firebrick.fakes.node_values import attribute_of
 from firebrick.tools.probe import Prober, Problem
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _script(case: Case, backend: str, keep_data: bool, problem: Problem | None) 
     load = f'torch.load(Path(__file__).with_name("{_DATA}"))'
     attributes = [f"        data = {load}"] if keep_data else []
     for name in dict.fromkeys(str(n.target) for n in graph.nodes if n.op == "get_attr"):
-        tensor = attribute_of(case.gm, name)
+        tensor = attrgetter(name)(case.gm)
         content = f'data["{name}"]' if keep_data else _random(tensor)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         text = f"{name} = torch.nn.Parameter({content})" if is_parameter else f'register_buffer("{name}", {content})'

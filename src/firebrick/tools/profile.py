@@ -17,7 +17,7 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import firebrick
-from firebrick.fakes.node_values import tensors_in
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.labels import is_silent, library_of, step_labels
 from firebrick.tools.costs import Cost, CostMode, node_flops, peak_bytes, step_bytes
 from firebrick.tools.subject import Captured, Target, capture, dotted_names

@@ -57,9 +57,8 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             node = self._nodes.get(id(value))
             if node is None:  # zeros for a gradient that is not there
-                node = self._input()
                 self.constants.append(value)
-                self._nodes[id(value)] = node
+                node = self._nodes[id(value)] = self._input()
                 self._keep.append(value)
             return node
         if isinstance(value, (tuple, list)):
@@ -75,11 +74,11 @@ class Recorder:
         return self._last
 
     def _call(self, target: Any, args: tuple[Any, ...], wanted: Sequence[bool]) -> list[Any]:
-        node = self.graph.call_function(target, tuple([self._arg(a) for a in args]))
-        return [
-            self._stand_in(self.graph.call_function(operator.getitem, (node, i))) if want else None
-            for i, want in enumerate(wanted)
-        ]
+        return self._results(self.graph.call_function(target, tuple([self._arg(a) for a in args])), wanted)
+
+    def _results(self, node: fx.Node, wanted: Sequence[bool]) -> list[Any]:
+        rows = [self.graph.call_function(operator.getitem, (node, i)) if w else None for i, w in enumerate(wanted)]
+        return [None if row is None else self._stand_in(row) for row in rows]
 
     def _plain(self, target: Any, hook_id: int | None, *args: Any) -> fx.Node:
         first = () if hook_id is None else (self._hook(hook_id),)
@@ -159,8 +158,7 @@ class Recorder:
         if is_compiled_node(ctx):
             return tuple(self._call(EngineCall("compiled", NodeBackward.of(ctx)), (list(saved), list(inputs)), wanted))
         node = self._plain(steps.FUNCTION, hook_id, list(saved), list(inputs), len(metas))
-        rows = [self.graph.call_function(operator.getitem, (node, i)) if w else None for i, w in enumerate(wanted)]
-        return tuple([None if row is None else self._stand_in(row) for row in rows])
+        return tuple(self._results(node, wanted))
 
     def call_copy_slices_prologue(self, *_: Any) -> list[Any]:
         """A write to a part of a tensor begins."""
@@ -188,13 +186,12 @@ class Recorder:
 
     def pre_hook(self, inputs: Sequence[Any], hook_id: int) -> list[Any]:
         """A hook before a node."""
-        node = self._plain(steps.BEFORE_NODE, hook_id, list(inputs))
-        return [self._stand_in(self.graph.call_function(operator.getitem, (node, i))) for i in range(len(inputs))]
+        return self._results(self._plain(steps.BEFORE_NODE, hook_id, list(inputs)), [True] * len(inputs))
 
     def post_hook(self, outputs: list[Any], inputs: Sequence[Any], hook_id: int) -> list[Any]:
         """A hook behind a node."""
         node = self._plain(steps.AFTER_NODE, hook_id, list(outputs), list(inputs))
-        return [self._stand_in(self.graph.call_function(operator.getitem, (node, i))) for i in range(len(outputs))]
+        return self._results(node, [True] * len(outputs))
 
     def post_acc_grad_hook(self, leaf: Any, hook_id: int) -> list[Any]:
         """A hook behind an AccumulateGrad; `leaf` is what `accumulate_grad` returned, or the leaf."""

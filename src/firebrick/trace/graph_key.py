@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import types
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from firebrick.errors import LoweringError
-from firebrick.fakes.node_values import attribute_of
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime.engine_steps import EngineCall
@@ -118,7 +118,7 @@ def constants_of(gm: fx.GraphModule) -> dict[str, torch.Tensor]:
     constants: dict[str, torch.Tensor] = {}
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value = attribute_of(gm, str(node.target))
+            value = attrgetter(str(node.target))(gm)
             if isinstance(value, torch.Tensor):
                 if torch._C._functorch.is_functorch_wrapped_tensor(value):
                     raise LoweringError(f"{node.target} is a tensor of a transform that has ended")

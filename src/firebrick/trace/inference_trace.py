@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +16,9 @@ from torch.fx.immutable_collections import immutable_list
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
-from firebrick.fakes.node_values import attribute_of, tensors_in
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
-from firebrick.ir.graph.calls import is_mutating
+from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
@@ -46,7 +47,7 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     if torch.is_inference_mode_enabled() or (not torch.is_grad_enabled() and not switches):
         return False
     tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
-    captured = (attribute_of(gm, str(n.target)) for n in gm.graph.nodes if n.op == "get_attr")
+    captured = (attrgetter(str(n.target))(gm) for n in gm.graph.nodes if n.op == "get_attr")
     tensors += [t for t in captured if isinstance(t, torch.Tensor)]
     if any(n.op == "call_module" for n in gm.graph.nodes):
         tensors += list(gm.parameters())
@@ -55,16 +56,11 @@ def needs_grad(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
 
 def _outputs_require_grad(gm: fx.GraphModule) -> bool:
     """Believe the metadata of the graph's nodes, if capture left any."""
-    for node in gm.graph.nodes:
-        checked = [node] if node.op == "placeholder" else []
-        if node.op == "output":
-            checked = node.all_input_nodes
-        for source in checked:
-            val = source.meta.get("val")
-            if val is None:
-                return True
-            if node.op == "output" and any(v.requires_grad for v in tensors_in(val)):
-                return True
+    inputs, results = gm.graph.find_nodes(op="placeholder"), gm.graph.output_node().all_input_nodes
+    if any(n.meta.get("val") is None for n in (*inputs, *results)):
+        return True
+    if any(v.requires_grad for n in results for v in tensors_in(n.meta["val"])):
+        return True
     return any(map(is_mutating, gm.graph.nodes))  # a tensor of the caller's may have a history then
 
 
@@ -122,7 +118,8 @@ class Trace:
         functions: Mapping[Any, Callable[..., Any]] = FUNCTIONS,
     ) -> None:
         self.gm, self.example_inputs, self.functions = gm, example_inputs, functions
-        self.tracer = Tracer(_fake_mode(gm, example_inputs), exact)
+        mode = next((e.fake_mode for e in example_inputs if isinstance(e, FakeTensor)), gm.meta.get("fake_mode"))
+        self.tracer = Tracer(mode if isinstance(mode, FakeTensorMode) else new_fake_mode(), exact)
         self.tape = self.tracer.tape
         self.regions: list[Any] = []  # autocast regions that are open
         self.env: dict[fx.Node, Any] = {}
@@ -174,7 +171,7 @@ class Trace:
         return value
 
     def _get_attr(self, node: fx.Node) -> Any:
-        attribute = attribute_of(self.gm, str(node.target))
+        attribute = attrgetter(str(node.target))(self.gm)
         if not isinstance(attribute, torch.Tensor):
             return attribute
         fake = node.meta.get("val")
@@ -248,14 +245,6 @@ def _mapped(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     return arg
 
 
-def _fake_mode(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> FakeTensorMode:
-    for example in example_inputs:
-        if isinstance(example, FakeTensor):
-            return example.fake_mode
-    mode = gm.meta.get("fake_mode")
-    return mode if isinstance(mode, FakeTensorMode) else new_fake_mode()
-
-
 def _rebuild(value: Any, items: list[Any]) -> Any:
     """Make a sequence of `value`'s type from `items`."""
     kind = type(value)
@@ -296,7 +285,7 @@ class Finish:
         self.mutated = self._mutations()
         for position, storage in enumerate(self.mutated.values()):
             self.shown[position] = storage.base
-            self.flat.append(self._own(storage.record, storage, position))
+            self.flat.append(self._own(storage.record, storage.record))
         self.outputs = self._outputs()
 
     def graph(self, flat: list[Any]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
@@ -330,27 +319,19 @@ class Finish:
         inputs = [n.name for n in self.trace.gm.graph.nodes if n.op == "placeholder"]
         tensors = {("input", name): t for name, t in zip(inputs, self.trace.example_inputs, strict=False)}
         tensors |= {("const", name): t for name, t in self.tracer.constants.items()}
-        owners: dict[int, int] = {}
-        for tensor in tensors.values():
-            if tensor.layout == torch.strided:
-                pointer = tensor.untyped_storage()._cdata
-                owners[pointer] = owners.get(pointer, 0) + 1
+        owners = Counter(t.untyped_storage()._cdata for t in tensors.values() if t.layout == torch.strided)
         for origin in written:
-            tensor = tensors[origin.kind, origin.name]
-            if owners.get(tensor.untyped_storage()._cdata, 0) > 1:
+            if owners[tensors[origin.kind, origin.name].untyped_storage()._cdata] > 1:
                 raise LoweringError(f"{origin.name} is written and shares memory with another tensor of the graph")
 
-    def _own(self, record: Record, storage: Any, position: int) -> Record:
-        """Copy a record that is another tensor of the caller, or that another output already returns."""
-        if record.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
+    def _own(self, record: Record, root: Record) -> Record:
+        """Copy a record whose root is another tensor of the caller, or that another output already returns."""
+        if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
             return self.tracer.emit(aten.clone.default, record)
         return record
 
     def _outputs(self) -> list[Alias | None]:
-        values = [r for r in self.results if isinstance(r, Value)]
-        counts: dict[int, int] = {}
-        for value in values:
-            counts[id(value.storage)] = counts.get(id(value.storage), 0) + 1
+        counts = Counter(id(r.storage) for r in self.results if isinstance(r, Value))
         outputs: list[Alias | None] = []
         bases: dict[int, int] = {}
         extra: list[Any] = []
@@ -382,7 +363,7 @@ class Finish:
             else:
                 bases[id(storage)] = first_extra + len(extra)
                 self.shown[first_extra + len(extra)] = storage.base
-                extra.append(_whole(self._own(storage.record, storage, 0), storage))
+                extra.append(_whole(self._own(storage.record, storage.record), storage))
                 outputs.append(self._alias("output", bases[id(storage)], result))
                 self.flat.append(None)
         self.flat += extra
@@ -408,9 +389,7 @@ class Finish:
         root = record
         while isinstance(root.op, torch._ops.OpOverload) and root.op.is_view:
             root = root.args[0]
-        if root.op in ("placeholder", "get_attr") or any(record is r for r in self.flat):
-            return self.tracer.emit(aten.clone.default, record)
-        return record
+        return self._own(record, root)
 
 
 def _whole(record: Record, storage: Storage) -> Record:

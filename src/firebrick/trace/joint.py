@@ -23,10 +23,12 @@ from torch.utils import _pytree as pytree
 from firebrick.errors import LoweringError, RefusedBackward
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.fakes.node_values import acts
-from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Transform
+from firebrick.ir.graph.calls import tensors_in
+from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Nested, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
 from firebrick.runtime.bits import bits_of
 from firebrick.trace.aliasing import Origin, Value, overlaps
+from firebrick.trace.function_recipes import FUNCTIONS
 from firebrick.trace.inference_trace import Finish, Trace, trace_alone, tracing_state
 from firebrick.trace.linear import nonlinear
 from firebrick.trace.recompute import is_random
@@ -365,6 +367,9 @@ class _JointTrace(Trace):
             target = self._checkpointed(target)
         if isinstance(target, Hooked):
             target = Hooked(partial(self._hook, node, target.bodies[0]))  # type: ignore[arg-type]
+        if isinstance(target, Nested) and target.saves:
+            target = partial(target, keep=self._keep)  # type: ignore[call-arg]
+        self.functions = {} if torch._C._autograd._top_saved_tensors_default_hooks(True) else FUNCTIONS
         if target is torch.autograd.grad and self.tracer.turned:
             raise LoweringError("torch.autograd.grad() behind a view that was reshaped in place")
         self.calls.append(torch._C._autograd._get_sequence_nr())  # type: ignore[attr-defined]
@@ -386,6 +391,10 @@ class _JointTrace(Trace):
             contexts = partial(selective_contexts, target.options["context_fn"], self.tracer, draws, self.kept)
             again.options = {**target.options, "context_fn": contexts}
         return again
+
+    def _keep(self, packed: Any) -> None:
+        """Save what hooks on saved tensors have packed."""
+        self.kept += [self.tracer.read(self.tracer.value_of(tensor)) for tensor in tensors_in(packed)]
 
     def _hook(self, node: fx.Node, body: Body, *args: Any) -> Any:
         """A hook inside of the graph, whose calls are noted as those of a custom Function's backward are."""

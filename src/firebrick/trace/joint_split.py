@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from firebrick.errors import FirebrickError, LoweringError, PassError
-from firebrick.fakes.node_values import acts, origins, tensors_in
+from firebrick.fakes.node_values import acts, origins
 from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
-from firebrick.ir.graph.calls import copy_node
+from firebrick.ir.graph.calls import copy_node, tensors_in
 from firebrick.ir.index.expr import Var
 from firebrick.ir.index.operation import as_data
 from firebrick.ir.index.sizes import expressions, size_of

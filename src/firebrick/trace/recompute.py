@@ -74,7 +74,8 @@ class Phases:
         for node in nodes:
             if not after.isdisjoint(node.all_input_nodes):
                 after.add(node)
-        stays = [n for n in nodes if acts(n) or is_random(n) or n.op in ("placeholder", "get_attr")]
+        fixed = "placeholder", "get_attr"
+        stays = [n for n in nodes if acts(n) or is_random(n) or n.op in fixed or MUST_SAVE in n.meta]
         seeds = [n for n in stays if n not in after]
         self.forward = ancestors([*self.results, *seeds])
         for node in nodes:

@@ -15,8 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from firebrick.fakes.node_values import tensors_in
-from firebrick.ir.graph.calls import is_mutating, written_by
+from firebrick.ir.graph.calls import is_mutating, tensors_in, written_by
 from firebrick.ir.graph.nested import Nested
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from firebrick.errors import LoweringError
 from firebrick.fakes.foreach import calls_of, op_of
 from firebrick.fakes.mode import dispatches_itself, fake_of
 from firebrick.fakes.mutation import functional_of, written_arguments
-from firebrick.fakes.node_values import tensors_in
 from firebrick.fakes.segments import COLLECTIVES
 from firebrick.fakes.strides import by_stride
 from firebrick.fakes.view_rules import part_sizes
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
@@ -76,13 +76,9 @@ class Tracer(TorchDispatchMode):
     def bind(self, value: Value) -> FakeTensor:
         """Make `value.fake` stand for `value` in the calls that follow, and return it."""
         bound = self._values.get(id(value.fake))
-        if bound is None:
-            self._values[id(value.fake)] = value
-            self._keep.append(value.fake)
-        elif bound is not value:
-            value.fake = fake_like(self.fake_mode, value.fake)
-            self._values[id(value.fake)] = value
-            self._keep.append(value.fake)
+        if bound is not value:
+            value.fake = value.fake if bound is None else fake_like(self.fake_mode, value.fake)
+            self._register(value)
         return value.fake
 
     def fresh(self, record: Record, fake: FakeTensor, origin: Origin | None = None) -> Value:
@@ -219,10 +215,10 @@ def _classify(func: OpOverload, exact: bool) -> Callable[..., Any]:
         return _inplace_view if torch.Tag.inplace_view in func.tags else _mutate
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         # First, since `to` and `reshape` look where they can and copy where not: what they are made of is one or other.
-        return _composite
+        return partial(_made_of, "decompose")
     if any(r.alias_info is not None for r in schema.returns):
         return _view_rule
-    return _prim if func.namespace == "prims" and hasattr(func, "prim_impl") else _record
+    return partial(_made_of, "prim_impl") if func.namespace == "prims" and hasattr(func, "prim_impl") else _record
 
 
 _GIVES_ITS_ARGUMENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd")
@@ -264,14 +260,10 @@ def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[
     return results if func._schema.returns else None
 
 
-def _composite(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _made_of(method: str, tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a method of the op calls."""
     with tracer:
-        return func.decompose(*args, **kwargs)
-
-
-def _prim(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with tracer:
-        return func.prim_impl(*args, **kwargs)
+        return getattr(func, method)(*args, **kwargs)
 
 
 def _decompose(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -470,23 +462,16 @@ def _device(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dic
 # ---------------------------------------------------------------- writes
 
 
-def _copy(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    target, source = args[0], args[1]
-    if not isinstance(source, torch.Tensor):  # `x.copy_(0.5)`
-        return _fill(tracer, func, args, kwargs)
-    tracer.overwrite(target, tracer.read(tracer.value_of(source)))
-    return target
-
-
 def _fill(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    target = args[0]
-    fake = tracer.value_of(target).fake
-    number = args[1] if len(args) > 1 else 0
-    if isinstance(number, torch.Tensor):
-        tracer.overwrite(target, tracer.read(tracer.value_of(number)))
-        return target
-    options = {"dtype": fake.dtype, "layout": torch.strided, "device": fake.fake_device, "pin_memory": False}
-    tracer.overwrite(target, tracer.emit(aten.full.default, list(fake.shape), number, **options))
+    """`zero_`, and `fill_` and `copy_`, each with a tensor or a number."""
+    target, source = (*args, 0)[:2]
+    if isinstance(source, torch.Tensor):
+        record = tracer.read(tracer.value_of(source))
+    else:
+        fake = tracer.value_of(target).fake
+        options = {"dtype": fake.dtype, "layout": torch.strided, "device": fake.fake_device, "pin_memory": False}
+        record = tracer.emit(aten.full.default, list(fake.shape), source, **options)
+    tracer.overwrite(target, record)
     return target
 
 
@@ -591,24 +576,18 @@ def _same_storage_size(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], 
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
-    aten.detach.default: _identity,
-    aten.alias.default: _identity,
-    aten.lift.default: _identity,
+    **dict.fromkeys((aten.detach.default, aten.alias.default, aten.lift.default), _identity),
     aten.lift_fresh.default: _lift,
     aten._reshape_alias.default: _as_view,
     aten._unsafe_view.default: _fresh_view,
     **dict.fromkeys(BIT_OPS, _bit),
     aten.as_strided.default: _as_strided,
-    aten.split.Tensor: _split,
-    aten.split_with_sizes.default: _split,
+    **dict.fromkeys((aten.split.Tensor, aten.split_with_sizes.default), _split),
     aten.unbind.int: _unbind,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     **dict.fromkeys((aten._scaled_dot_product_cudnn_attention_backward.default, *SEEDED), _attention),
     **dict.fromkeys((aten.bernoulli_.float, aten.bernoulli_.Tensor), _bernoulli),
-    aten.copy_.default: _copy,
-    aten.fill_.Scalar: _fill,
-    aten.fill_.Tensor: _fill,
-    aten.zero_.default: _fill,
+    **dict.fromkeys((aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default), _fill),
     torch.ops.prim.device.default: _device,
     **dict.fromkeys(
         (aten.size.default, aten.stride.default, aten.storage_offset.default), Tracer.fakes

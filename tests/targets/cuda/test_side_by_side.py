@@ -7,6 +7,7 @@ from interpreted import AVAILABLE
 from firebrick.ir.kernels.schedule import Launch
 
 if AVAILABLE:
+    from groups import CARDS
     from tile_agree import agree, launches, planned, run_interpreted
 
     from firebrick.targets.cuda import beside
@@ -68,7 +69,7 @@ def test_launches_do_not_wait_with_much_memory():
         return tuple((x @ y).sin() for y in ys)
 
     _, made, _ = planned(casts, *[torch.zeros(1024, 1024) + k for k in range(21)])
-    assert x.nbytes * 8 == beside._HELD
+    assert x.nbytes * 8 <= beside._HELD * CARDS[90].level2 < x.nbytes * 9
     assert max(parts(made)) == 8
     assert made.arena_bytes <= 10 * x.nbytes
     _, made, _ = planned(lambda *ys: tuple(y.sin() for y in ys), *[torch.zeros(1024, 1024) + k for k in range(21)])

@@ -6,13 +6,11 @@ the user unless `fullgraph=True`, where it becomes `errors.Unsupported`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from firebrick.errors import Unsupported, UserLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +142,15 @@ class Break(Exception):
         for place in self.stack[:-1]:
             error.add_note(f"called from {place}")
         return error
+
+
+def breaks(name: str, detail: str) -> Callable[..., Any]:
+    """The rule of what always breaks."""
+
+    def rule(*_: Any, **__: Any) -> NoReturn:
+        raise Break(name, detail)
+
+    return rule
 
 
 class SkipFrame(Exception):

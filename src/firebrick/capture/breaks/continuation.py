@@ -12,10 +12,11 @@ from __future__ import annotations
 import inspect
 import weakref
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
-from firebrick.capture.breaks.regions import ON_STACK, names_touched
+from firebrick.capture.breaks.regions import ON_STACK, End, Region, names_touched
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, expand, instr_of
 from firebrick.capture.bytecode.control_flow import NULL, VALUE, Flow, flow
 from firebrick.capture.bytecode.cpython import HAS_CHECKED_LOADS
@@ -25,9 +26,6 @@ from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.emit.writer import Emitter
 
 if TYPE_CHECKING:
-    from types import CodeType
-
-    from firebrick.capture.breaks.regions import End, Region
     from firebrick.capture.bytecode.code_tables import Position
 
 

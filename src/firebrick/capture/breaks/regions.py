@@ -14,6 +14,7 @@ exception that leaves the function leaves the frame.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.values.constant import LITERAL_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from firebrick.capture.bytecode.instructions import Instruction
 
 _BEFORE_LOOP = frozenset(("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import itertools
 import types
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from firebrick import _native
@@ -33,7 +35,7 @@ from firebrick.capture.breaks.continuation import (
     origin,
     receiver_of,
 )
-from firebrick.capture.breaks.regions import head_of_loop, heads_around, names_touched, region_at
+from firebrick.capture.breaks.regions import End, Region, head_of_loop, heads_around, names_touched, region_at
 from firebrick.capture.bytecode.assemble import Label
 from firebrick.capture.bytecode.control_flow import (
     HANDLING,
@@ -51,10 +53,6 @@ from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import CodeType
-
-    from firebrick.capture.breaks.regions import End, Region
     from firebrick.capture.emit.writer import Emitter
 
 

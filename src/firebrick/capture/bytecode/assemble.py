@@ -10,21 +10,17 @@ from __future__ import annotations
 import inspect
 import itertools
 import types
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 from firebrick.capture.bytecode.code_tables import NOWHERE, Position, encode_exceptions, encode_positions
 from firebrick.capture.bytecode.cpython import CACHES, GENERATORS_START_DEEP, HAS_DIRECTED_JUMPS
-from firebrick.capture.bytecode.instructions import decode
+from firebrick.capture.bytecode.instructions import ExceptionEntry, Instruction, decode
 from firebrick.capture.bytecode.opcodes import BY_NAME, PAIRS, Opcode, Operand
 from firebrick.errors import InternalError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import CodeType
-
-    from firebrick.capture.bytecode.instructions import ExceptionEntry, Instruction
 
 
 class Label:

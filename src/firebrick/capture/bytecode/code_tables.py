@@ -6,10 +6,7 @@ the three supported versions share the formats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 Position = tuple[int | None, int | None, int | None, int | None]
 """Line, end line, column, end column, as `co_positions` gives them: columns count bytes from 0."""

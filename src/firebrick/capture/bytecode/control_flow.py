@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import CodeType
 
 from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
 from firebrick.capture.bytecode.instructions import ByCode, Instruction, decode, slot_names
 from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.errors import InternalError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from types import CodeType
 
 VALUE, NULL, EITHER, PREVIOUS, PLACE = "v", "n", "e", "p", "l"
 HANDLING = frozenset((PREVIOUS, PLACE))

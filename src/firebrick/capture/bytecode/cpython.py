@@ -18,6 +18,9 @@ HAS_PRECALL = VERSION < (3, 12)
 HAS_CHECKED_LOADS = VERSION >= (3, 12)
 """LOAD_FAST trusts that its local is bound; LOAD_FAST_CHECK looks."""
 
+NOTES_SET_NAME = VERSION >= (3, 12)
+"""What `__set_name__` raises gets a note; before, it is the cause of a RuntimeError."""
+
 HAS_DIRECTED_JUMPS = VERSION < (3, 12)
 """Conditional jumps name their direction (POP_JUMP_FORWARD_IF_TRUE); later ones only go forward."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import CodeType
 
 from firebrick.capture.bytecode.control_flow import flow
 from firebrick.capture.bytecode.instructions import ByCode, Instruction
 from firebrick.capture.bytecode.opcodes import Operand
-
-if TYPE_CHECKING:
-    from types import CodeType
 
 
 def _uses(i: Instruction, slots: dict[str, int]) -> tuple[int, int]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dis
 import opcode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.bytecode.cpython import HAS_METHOD_FLAG
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Operand(Enum):

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType
-
     from firebrick.capture.guards.sources import Source
     from firebrick.capture.values.base import Args, Value, ValueEmitter
 
@@ -103,8 +100,8 @@ class Effects:
         written += [(f"the context variable {variable.source}", None) for variable, _ in self._context.values()]
         return written + [(f"what {getattr(call[0], '__name__', call[0])}() changes", None) for call in self._calls]
 
-    def load(self, emitter: ValueEmitter, modes: Sequence[Value]) -> list[Callable[[], None]]:
-        """Emit the loads of all new contents; the functions returned emit the stores, and enter modes of functions."""
+    def load(self, emitter: ValueEmitter) -> list[Callable[[], None]]:
+        """Emit the loads of all new contents; the functions returned emit the stores."""
         for value in self._changed.values():  # what leads to one may change with another
             emitter.load(value)
             emitter.pop()
@@ -120,6 +117,4 @@ class Effects:
             later(ContextVar.set, given=[variable, value])
         for function, args, kwargs in self._calls:
             later(function, given=[*args, *kwargs.values()], keywords=tuple(kwargs))
-        for mode in modes:
-            later(torch.overrides._push_mode, given=[mode])
         return stores

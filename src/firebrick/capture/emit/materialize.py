@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from firebrick.capture.emit.prelude import Made
 from firebrick.capture.emit.writer import Emitter
-from firebrick.capture.guards.sources import Local
+from firebrick.capture.guards.sources import Local, Source
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from types import CodeType
-
     from firebrick.capture.graph import GraphBuilder
 
 
@@ -31,7 +31,7 @@ class ValueEmitter(Emitter):
     def __init__(self, code: CodeType, parent: Emitter | None, graph: GraphBuilder, own_cells: dict[int, str]) -> None:
         super().__init__(code, parent)
         self.graph, self.own_cells = graph, own_cells
-        self._temps_of: dict[Any, str] = {}
+        self._temps_of: dict[Any, str] = {}  # by value, or by the source of one that was not looked at
         self.output_temps: dict[int, str] = {}
         self.used_cells: set[str] = set()
         self._made_temps: dict[int, str] = {} if not isinstance(parent, ValueEmitter) else parent._made_temps
@@ -54,7 +54,7 @@ class ValueEmitter(Emitter):
             self.used_cells.add(name)
             self.load_closure(name)
             return
-        self._load_cached(id(value), value)
+        self._load_cached(value, value)
 
     def load_const(self, value: object) -> None:
         """Push an object, or what captured code made and it stands in for."""
@@ -82,7 +82,7 @@ class ValueEmitter(Emitter):
     def remember(self, value: Value) -> None:
         """Keep the object on top of the stack as what `value` is, from here on."""
         self.dup()
-        self._temps_of[id(value)] = self.store_temp()
+        self._temps_of[value] = self.store_temp()
 
     def load_graph_output(self, value: TensorValue) -> None:
         """Push a result of the graph."""
@@ -97,16 +97,24 @@ class ValueEmitter(Emitter):
             self._made_temps[index] = self.new_temp()
         return self._made_temps[index]
 
+    def load_part(self, part: object) -> None:
+        """Push a value, what a source names or a call before the graph has given, or a constant."""
+        if isinstance(part, Value):
+            self.load(part)
+        elif isinstance(part, Source):
+            self.load_source(part)
+        elif isinstance(part, Made):
+            self.load_fast(self.made_temp(part.index))
+        else:
+            self.load_const(part)
+
     def load_call(
         self, function: object, *args: object, temps: Sequence[str] = (), keywords: Sequence[str] = ()
     ) -> None:
         """Push what a function gives for arguments that are values or constants, then temporaries."""
         self.load_callable(function)
         for arg in args:
-            if isinstance(arg, Value):
-                self.load(arg)
-            else:
-                self.load_const(arg)
+            self.load_part(arg)
         for temp in temps:
             self.load_fast(temp)
         self.call(len(args) + len(temps) - len(keywords), keywords)

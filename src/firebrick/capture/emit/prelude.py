@@ -7,16 +7,14 @@ graph is a function of tensors. But they need no tensor of it either, so they ar
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firebrick.capture.guards.sources import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import torch
-
     from firebrick.capture.emit.materialize import ValueEmitter
 
 
@@ -69,9 +67,7 @@ class Prelude:
         """Emit what keeps the states of random generators; the temporaries that hold them."""
         kept = []
         for generator in self._advanced.values():
-            emitter.load_callable(_State)
-            _load(emitter, generator)
-            emitter.call(1)
+            emitter.load_call(_kept, generator)
             kept.append(emitter.store_temp())
         return kept
 
@@ -79,40 +75,17 @@ class Prelude:
     def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
         """Emit what puts the states back that were kept."""
         for temp in kept:
-            emitter.run_call(_State.put_back, temps=[temp])
+            emitter.run_call(partial.__call__, temps=[temp])
 
     def emit(self, emitter: ValueEmitter) -> None:
         """Emit the calls."""
         for index, call in enumerate(self._calls):
-            emitter.load_callable(call.function)
-            for arg in (*call.args, *call.kwargs.values()):
-                _load(emitter, arg)
-            emitter.call(len(call.args), tuple(call.kwargs))
+            emitter.load_call(call.function, *call.args, *call.kwargs.values(), keywords=tuple(call.kwargs))
             emitter.store_fast(emitter.made_temp(index))
 
 
-class _State:
-    """The state of a random generator, to go back to."""
-
-    __slots__ = ("_set", "_state")
-
-    def __init__(self, generator: random.Random | torch.Generator) -> None:
-        self._set: Callable[[Any], Any]
-        self._state: Any
-        if isinstance(generator, random.Random):
-            self._set, self._state = generator.setstate, generator.getstate()
-        else:
-            self._set, self._state = generator.set_state, generator.get_state()
-
-    def put_back(self) -> None:
-        """Go back to it."""
-        self._set(self._state)
-
-
-def _load(emitter: ValueEmitter, operand: Operand) -> None:
-    if isinstance(operand, Made):
-        emitter.load_fast(emitter.made_temp(operand.index))
-    elif isinstance(operand, Source):
-        emitter.load_source(operand)
-    else:
-        emitter.load_const(operand)
+def _kept(generator: Any) -> Callable[[], None]:
+    """What puts the state of a random generator back to what it is now."""
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    return partial(generator.set_state, generator.get_state())

@@ -7,6 +7,8 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, disassemble
@@ -21,9 +23,6 @@ from firebrick.capture.bytecode.cpython import (
 from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType
-
     from firebrick.capture.bytecode.code_tables import Position
     from firebrick.capture.guards.sources import Source
 
@@ -104,12 +103,8 @@ def _plain(op: str, arg: int = 0) -> Callable[[_Writer], None]:
     return lambda self: self.emit(op, arg)
 
 
-def _named(op: str) -> Callable[[_Writer, str], None]:
-    return lambda self, name: self.emit(op, name)
-
-
-def _counted(op: str) -> Callable[[_Writer, int], None]:
-    return lambda self, count: self.emit(op, count)
+def _with(op: str) -> Callable[[_Writer, Any], None]:
+    return lambda self, operand: self.emit(op, operand)
 
 
 class _Instructions(_Writer):
@@ -130,25 +125,25 @@ class _Instructions(_Writer):
         self._declare(name)
         self.emit("STORE_FAST", name)
 
-    delete_fast = _named("DELETE_FAST")  # unbind a local that is bound
-    load_deref = _named("LOAD_DEREF")  # push what a cell or free variable holds
-    store_deref = _named("STORE_DEREF")  # pop into a cell or free variable
-    load_closure = _named("LOAD_CLOSURE")  # push the cell itself
-    load_global = _named("LOAD_GLOBAL")  # push a global of the frame, or a builtin
-    load_attr = _named("LOAD_ATTR")  # object -> its attribute
-    store_attr = _named("STORE_ATTR")  # value, object -> nothing
-    delete_attr = _named("DELETE_ATTR")  # object -> nothing
+    delete_fast = _with("DELETE_FAST")  # unbind a local that is bound
+    load_deref = _with("LOAD_DEREF")  # push what a cell or free variable holds
+    store_deref = _with("STORE_DEREF")  # pop into a cell or free variable
+    load_closure = _with("LOAD_CLOSURE")  # push the cell itself
+    load_global = _with("LOAD_GLOBAL")  # push a global of the frame, or a builtin
+    load_attr = _with("LOAD_ATTR")  # object -> its attribute
+    store_attr = _with("STORE_ATTR")  # value, object -> nothing
+    delete_attr = _with("DELETE_ATTR")  # object -> nothing
     load_subscr = _plain("BINARY_SUBSCR")  # container, key -> item
     store_subscr = _plain("STORE_SUBSCR")  # value, container, key -> nothing
     delete_subscr = _plain("DELETE_SUBSCR")  # container, key -> nothing
-    build_tuple = _counted("BUILD_TUPLE")  # items -> tuple
-    build_list = _counted("BUILD_LIST")  # items -> list
-    build_set = _counted("BUILD_SET")  # items -> set
-    build_map = _counted("BUILD_MAP")  # keys and values in turn -> dict of `count` pairs
-    build_slice = _counted("BUILD_SLICE")  # two or three items -> slice
+    build_tuple = _with("BUILD_TUPLE")  # items -> tuple
+    build_list = _with("BUILD_LIST")  # items -> list
+    build_set = _with("BUILD_SET")  # items -> set
+    build_map = _with("BUILD_MAP")  # keys and values in turn -> dict of `count` pairs
+    build_slice = _with("BUILD_SLICE")  # two or three items -> slice
     list_extend = _plain("LIST_EXTEND", 1)  # list, iterable -> list
     dict_update = _plain("DICT_UPDATE", 1)  # dict, mapping -> dict
-    unpack_sequence = _counted("UNPACK_SEQUENCE")  # sequence -> its items, the first one on top
+    unpack_sequence = _with("UNPACK_SEQUENCE")  # sequence -> its items, the first one on top
 
     def binary_op(self, symbol: str) -> None:
         """left, right -> result; `symbol` as in the user's code, `+=` for the one in place."""
@@ -210,8 +205,8 @@ class Emitter(_Instructions):
                 self.emit("SET_FUNCTION_ATTRIBUTE", bit)
 
     dup = _plain("COPY", 1)  # push the top once more
-    copy = _counted("COPY")  # push the item `depth` deep; 1 is the top
-    swap = _counted("SWAP")  # exchange the top and the item `depth` deep
+    copy = _with("COPY")  # push the item `depth` deep; 1 is the top
+    swap = _with("SWAP")  # exchange the top and the item `depth` deep
     pop = _plain("POP_TOP")  # drop the top
 
     def place(self, label: Label) -> None:

@@ -11,6 +11,7 @@ import itertools
 import operator
 import types
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from firebrick.capture.guards.sources import Global, Source, shown_key
 from firebrick.capture.guards.torch_state import STATE_KINDS, state_text, state_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from firebrick._native import Frame
 
 

@@ -6,6 +6,8 @@ below each dict first what needs no look while the dict's version stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,9 +18,6 @@ from firebrick.capture.guards.guard_kinds import GROUP_KINDS, KINDS, Guard
 from firebrick.capture.guards.size_conditions import program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import CodeType
-
     from firebrick._native import Frame
 
 _OPS, _CHECKS, _STATES, _GROUPS = _native.OPS, _native.CHECKS, _native.STATES, _native.GROUPS

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick import _native
-from firebrick.capture.guards.guard_kinds import Guard, id_guard, state_guard, tensor_guard
+from firebrick.capture.guards.guard_kinds import Guard, Ref, id_guard, state_guard, tensor_guard
 from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from firebrick.capture.values.base import Source, Value
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 
 
-def _fact(kind: str, key: Callable[[Any], Any] = lambda payload: None) -> Callable[[Guards, Source, Any], None]:
-    """A guard of one source; guards with the same `key` of their payload say the same of it."""
+def _fact(
+    kind: str, key: Callable[[Any], Any] = lambda payload: None, made: Callable[[Any], Any] = lambda told: told
+) -> Callable[[Guards, Source, Any], None]:
+    """A guard of one source; guards with the same `key` of what is told say the same of it; its payload is `made`."""
 
-    def put(self: Guards, source: Source, payload: Any) -> None:
-        self._add(kind, source, key(payload), Guard(kind, source, payload))
+    def put(self: Guards, source: Source, told: Any) -> None:
+        self.put((kind, source, key(told)), Guard(kind, source, made(told)))
 
     return put
 
@@ -45,6 +46,8 @@ class Guards:
     lacks_key = _fact("LACKS_KEY", _exactly)
     lacks_entry = _fact("LACKS_ENTRY", str)  # a class holds nothing under a name
     lacks_attribute = _fact("LACKS_ATTR", str)
+    identity = _fact("ID", made=Ref)  # the same object
+    code = _fact("CODE", made=lambda function: Ref(function.__code__))  # a function with the same code
     same = _fact("SAME")  # two sources give the same object, whichever it is
 
     def __init__(self) -> None:
@@ -67,9 +70,6 @@ class Guards:
     def user(self) -> list[Guard]:
         """Guards of sources."""
         return list(self._guards.values())
-
-    def _add(self, kind: str, source: Source, key: Any, guard: Guard) -> None:
-        self.put((kind, source, key), guard)
 
     def put(self, key: Any, guard: Guard) -> None:
         """Add a guard, unless there is one with its key."""
@@ -94,10 +94,6 @@ class Guards:
             self._asked.clear()
         return asked
 
-    def identity(self, source: Source, obj: Any) -> None:
-        """The same object."""
-        self._add("ID", source, None, id_guard(source, obj))
-
     def pin(self, value: Value) -> None:
         """An object of the user's is this one: captured code knows its address."""
         source = value.source
@@ -107,11 +103,7 @@ class Guards:
     def type(self, source: Source, cls: type) -> None:
         """The same class; nothing for objects that the code refers to itself."""
         if not isinstance(source, Const):
-            self._add("TYPE", source, None, id_guard(source, cls, "TYPE"))
-
-    def code(self, source: Source, function: types.FunctionType) -> None:
-        """A function with the same code."""
-        self._add("CODE", source, None, id_guard(source, function.__code__, "CODE"))
+            self.put(("TYPE", source, None), id_guard(source, cls, "TYPE"))
 
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""
@@ -128,7 +120,7 @@ class Guards:
 
     def state(self, kind: str) -> None:
         """A state that few programs ask for stays as it is now."""
-        self._add(kind, Variables(), None, state_guard(kind))
+        self.put((kind, Variables(), None), state_guard(kind))
 
     def fixed(self, source: Source, obj: Any) -> None:
         """The same constant, or the same object, which is then taken as it is."""
@@ -139,7 +131,7 @@ class Guards:
 
     def tensor(self, source: Source, tensor: torch.Tensor, dynamic: Iterable[int] = ()) -> None:
         """A tensor with the same metadata, but for the sizes of some dimensions."""
-        self._add("TENSOR", source, None, tensor_guard(source, tensor, dynamic))
+        self.put(("TENSOR", source, None), tensor_guard(source, tensor, dynamic))
 
     def distinct(self, sources: list[Source]) -> None:
         """Different objects."""
@@ -156,7 +148,7 @@ class Guards:
     def requires_grad(self, source: Source, tensor: torch.Tensor) -> None:
         """Whether a parameter needs a gradient; matters where gradients are recorded."""
         if torch.is_grad_enabled():
-            self._add("REQUIRES_GRAD", source, None, Guard("REQUIRES_GRAD", source, tensor.requires_grad))
+            self.put(("REQUIRES_GRAD", source, None), Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
     def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""

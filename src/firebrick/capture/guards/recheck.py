@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from firebrick.capture.guards.guard_kinds import Guard
-from firebrick.capture.guards.guard_plan import build_plan
+from firebrick.capture.guards.guard_plan import Plan, build_plan
 from firebrick.capture.guards.sources import Attr, Const
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from types import CodeType
-
     from firebrick._native import Frame
-    from firebrick.capture.guards.guard_plan import Plan
 
 
 class _Once:

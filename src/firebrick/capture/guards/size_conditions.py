@@ -8,13 +8,12 @@ An expression is a number, a leaf or an operation. Leaves are `("size", source, 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firebrick import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from firebrick._native import Frame
     from firebrick.capture.guards.sources import Source
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     import torch
 
     from firebrick._native import Frame

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick._native import Frame
 
 Step: TypeAlias = tuple[Literal["fast", "cell", "global", "const", "attr", "item", "apply"], Any]
@@ -26,10 +25,10 @@ then what to do with the top of the stack (`attr` with a name, `item` with a key
 argument). `cell` is the content of a free variable's cell."""
 
 
+@dataclass_transform(frozen_default=True, eq_default=False)
 class Source:
-    """Base of all sources: frozen, hashable in constant time, compared by value."""
+    """Base of all sources, which are dataclasses: frozen, hashable in constant time, compared by value."""
 
-    __slots__ = ("_hash",)
     _hash: int
     _names: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[str] = "{0.base}.{0.name}"
@@ -37,6 +36,9 @@ class Source:
     applied: ClassVar[Any] = None
     """What is called with the value of the base."""
     base: Source | None
+
+    def __init_subclass__(cls) -> None:
+        cls._names = tuple(field.name for field in fields(dataclass(frozen=True, eq=False)(cls)))  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((type(self).__name__, *map(_key, self._parts()))))
@@ -161,7 +163,6 @@ def referent(reference: Source) -> Applied:
 # ---- where chains start ---------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Local(Source):
     """An argument of the frame; `*args` and `**kwargs` are arguments too."""
 
@@ -176,7 +177,6 @@ class Local(Source):
         return (("fast", self.name),)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Cell(Source):
     """The content of a free variable of the frame's function."""
 
@@ -194,7 +194,6 @@ class Cell(Source):
         return (("cell", self.name),)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Global(Source):
     """A global variable of the frame, or of an inlined function where a namespace is given."""
 
@@ -214,7 +213,6 @@ class Global(Source):
         return ("const", self.namespace.variables), ("item", self.name)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Variables(Source):
     """The dict of a frame's globals, or of an inlined function's where a namespace is given."""
 
@@ -232,7 +230,6 @@ class Variables(Source):
         return (("const", self.namespace.variables),)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Builtin(Source):
     """A builtin that the frame reads by name; no global hides it."""
 
@@ -249,7 +246,6 @@ class Builtin(Source):
         return (("global", self.name),)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Const(Source):
     """An object that the compiled code refers to itself, by identity; the plan keeps it alive."""
 
@@ -271,7 +267,6 @@ class Const(Source):
 # ---- what follows -----------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Attr(Source):
     """`base.name` by the usual protocol; a property's code runs on every check, so prefer the sources below."""
 
@@ -279,7 +274,6 @@ class Attr(Source):
     name: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class InstanceDict(Source):
     """`base.__dict__`, the object's own dict."""
 
@@ -291,7 +285,6 @@ class InstanceDict(Source):
         return object.__getattribute__(value, "__dict__")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class InstanceAttr(Source):
     """An attribute that is in the object's own dict and that no data descriptor of its class overrides."""
 
@@ -302,7 +295,6 @@ class InstanceAttr(Source):
         return object.__getattribute__(value, "__dict__")[self.name]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class ModuleItem(Source):
     """A parameter, buffer or submodule of an nn.Module; `table` is the dict that has it."""
 
@@ -320,7 +312,6 @@ class ModuleItem(Source):
         return (("attr", self.name),) if self.name.isidentifier() else (("attr", self.table), ("item", self.name))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Item(Source):
     """`base[key]` of a tuple, list or dict, or by the usual protocol of another type."""
 
@@ -334,7 +325,6 @@ class Item(Source):
         return (("item", self.key),)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class BuiltinItem(Source):
     """`kind.__getitem__(base, key)`: the item of a container or an instance of a subclass, whatever that overrides."""
 
@@ -367,7 +357,6 @@ def _held_by_class(cls: type, name: str) -> Any:
     raise AttributeError(f"{cls.__name__} has no {name}")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class DictKey(Source):
     """The key at a place of a dict's order."""
 
@@ -383,7 +372,6 @@ class DictKey(Source):
         return ("apply", list), ("item", self.index)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Applied(Source):
     """What a function gives for the base."""
 
@@ -412,7 +400,6 @@ def is_picked(source: Source | None) -> bool:
     return source is not None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -422,7 +409,6 @@ class TypeOf(Source):
     applied = staticmethod(type)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class ClassAttr(Source):
     """What a class and its bases hold under a name: the raw entry, descriptors not applied."""
 
@@ -435,7 +421,6 @@ class ClassAttr(Source):
         return _Call(_held_by_class, self.name)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class CellContents(Source):
     """What a cell object holds."""
 
@@ -450,7 +435,6 @@ class CellContents(Source):
             raise LookupError(f"{self} is empty") from None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class FunctionPart(Source):
     """`__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or `__globals__` of a Python function."""
 
@@ -464,12 +448,7 @@ class FunctionPart(Source):
         return getattr(value, self.name)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class MethodPart(FunctionPart):
     """`__self__` or `__func__` of a bound method."""
 
     kind = (types.MethodType, "bound method")
-
-
-for _cls in Source.__subclasses__():
-    _cls._names = tuple(field.name for field in fields(_cls))  # type: ignore[arg-type]

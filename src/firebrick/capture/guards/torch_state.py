@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import fx
@@ -12,10 +14,8 @@ from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from firebrick import _native
+from firebrick.fakes.mode import hooks_paused
 from firebrick.ir.graph.nested import Nested
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 STATE_KINDS: dict[str, tuple[str, str]] = {
     "GRAD_MODE": ("grad_mode", "Whether autograd records."),
@@ -58,12 +58,6 @@ def _autocast() -> int:
     return number
 
 
-def _deterministic() -> int:
-    if not torch.are_deterministic_algorithms_enabled():
-        return 0
-    return 2 if torch.is_deterministic_algorithms_warn_only_enabled() else 1
-
-
 def _torch_function() -> int:
     disabled = 0 if torch._C._is_torch_function_enabled() else 2 if torch._C._is_torch_function_all_disabled() else 1
     return disabled | torch._C._len_torch_function_stack() << 8 | torch._C._len_torch_dispatch_stack() << 24
@@ -71,7 +65,25 @@ def _torch_function() -> int:
 
 def _transforms() -> int:
     inside = torch._C._functorch.maybe_current_level() is not None
-    return bool(torch._C._get_tracing_state()) | inside << 1 | (forward_ad._current_level + 1) << 8
+    return bool(torch._C._get_tracing_state()) | inside << 1 | _has_set() << 2 | (forward_ad._current_level + 1) << 8
+
+
+class _Set(functools.partial[Any]):
+    """A hook that packs saved tensors, set by code behind a graph."""
+
+
+def set_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+    """Set hooks on saved tensors behind a graph: until they are gone, this thread's calls are Python's."""
+    torch._C._autograd._push_saved_tensors_default_hooks(_Set(pack), unpack)  # type: ignore[attr-defined]
+    _native.look_for_hooks(True)
+
+
+def _has_set() -> bool:
+    """Whether there are such hooks."""
+    with hooks_paused() as paused:
+        found = any(type(pack) is _Set for pack, _ in paused)
+    _native.look_for_hooks(found)
+    return found
 
 
 _PRECISIONS = ("highest", "high", "medium")
@@ -104,7 +116,8 @@ _DEVICES: dict[str, int] = {"None": 0}
 
 _READERS = {
     "GRAD_MODE": torch.is_grad_enabled, "INFERENCE_MODE": torch.is_inference_mode_enabled, "AUTOCAST": _autocast,
-    "DETERMINISTIC": _deterministic, "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
+    "DETERMINISTIC": lambda: (0, 2, 1)[torch.get_deterministic_debug_mode()],
+    "DEFAULT_DTYPE": lambda: _NUMBERS[torch.get_default_dtype()],
     "TORCH_FUNCTION": _torch_function, "TRANSFORMS": _transforms, "THREADS": torch.get_num_threads,
     "MATMUL_PRECISION": lambda: _PRECISIONS.index(torch.get_float32_matmul_precision()),
     "ABSTRACT_CLASSES": abc.get_cache_token,
@@ -141,7 +154,8 @@ def state_text(kind: str, value: int) -> str:
                 parts.append(f"{count} {name} modes")
         return ", ".join(parts)
     if kind == "TRANSFORMS" and value:
-        parts = [name for bit, name in ((1, "torch.jit traces"), (2, "torch.func transforms")) if value & bit]
+        kinds = (1, "torch.jit traces"), (2, "torch.func transforms"), (4, "hooks on saved tensors")
+        parts = [name for bit, name in kinds if value & bit]
         return ", ".join([*parts, *[f"{value >> 8} levels of forward-mode gradients"] * (value > 0xFF)])
     if kind == "MATMUL_PRECISION":
         return _PRECISIONS[value]

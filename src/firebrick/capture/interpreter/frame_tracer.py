@@ -19,7 +19,7 @@ from firebrick.capture.guards.size_symbols import Symbols
 from firebrick.capture.library import known_callables
 from firebrick.capture.marks import DISABLED, own_mark
 from firebrick.capture.replay import Repeats
-from firebrick.capture.values.base import LazyValue, Value
+from firebrick.capture.values.base import Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.early import EarlyReads
 from firebrick.capture.values.function import CellValue, FunctionValue
@@ -30,7 +30,6 @@ from firebrick.capture.values.size import size_value
 from firebrick.capture.values.wrap import fresh, wrap
 
 if TYPE_CHECKING:
-    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.values.iterator import GeneratorValue
     from firebrick.capture.values.module import ModuleValue
 
@@ -60,6 +59,8 @@ class Tracer:
         self.stand_ins: dict[int, Value] = {}  # what a class made by captured code holds, by identity of what stands in
         self.overrides_off = int(not torch._C._is_torch_function_enabled())  # `__torch_function__` is not asked
         self.function_modes: list[Value] = []  # those that captured code has entered, the outermost first
+        self.saving: list[Any] = []  # hooks on saved tensors that captured code has set, the outermost first
+        self.hooks: list[Any] = []  # those and others that it has taken away
         self.index_by_tensors = 0  # contexts in which an index of one element stays a tensor
         self.raise_steps: list[int] = []
         self.generators: list[tuple[int, GeneratorValue]] = []  # with the root's step that made them

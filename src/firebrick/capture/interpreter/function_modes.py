@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import is_graph_function
-from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 _HANDLE = "handle_torch_function"
 _SEEN = frozenset((torch.tensor, torch.as_tensor, torch.asarray, torch.device, torch._C._set_grad_enabled))
@@ -78,11 +74,8 @@ class _StandIns:
 
 
 def told_of(interp: Interpreter, call: Callable[..., Any], args: Args, kwargs: Kwargs) -> list[Value] | None:
-    """What torch hands to who overrides its functions for a call; None if it does not for such calls.
-
-    Raises:
-        Break: torch does not say it for such arguments.
-    """
+    """What torch hands to who overrides its functions for a call; None if it does not for such calls; raises Break:
+    torch does not say it for such arguments."""
     stand_ins = _StandIns()
     try:
         hosts = [stand_ins.host_of(arg) for arg in args]

@@ -8,30 +8,23 @@ at each yield.
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.resume import HOLDERS
-from firebrick.capture.bytecode.instructions import decode
-from firebrick.capture.guards.sources import Local
+from firebrick.capture.bytecode.instructions import Instruction, decode
+from firebrick.capture.guards.sources import Local, Namespace
 from firebrick.capture.interpreter.services import Operations
 from firebrick.capture.semantics.dispatch import HANDLERS, Signal
-from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
+from firebrick.capture.values.base import NULL, Args, Kwargs, LazyValue, Raised, Tracer, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.function import BoundMethodValue, CellValue, FunctionValue, bind_arguments
 from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.errors import UserLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import CodeType
-
-    from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.guards.sources import Namespace
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Kwargs
 
 _GENERATOR = 0x20
 _ASYNC = 0x80 | 0x200
@@ -45,6 +38,7 @@ class BreakHere(Exception):
 class Interpreter(Operations):
     """Symbolic execution of one frame."""
 
+    code: CodeType
     slots: dict[str, Value]
 
     def __init__(
@@ -66,7 +60,7 @@ class Interpreter(Operations):
         self.index = 0
         self.current: Instruction = self.instructions[0]
         self.stack: list[Value] = []
-        self.names: dict[str, Value] = {}  # of the body of a class
+        self.names: Value = NONE  # the namespace of the body of a class
         self.keywords: tuple[str, ...] = ()
         self.called: tuple[Instruction, Value] | None = None  # what was called last, and where
         self.handled: Value = NONE  # the exception that an `except` block is dealing with
@@ -95,10 +89,6 @@ class Interpreter(Operations):
         """Take two values, the lower first, and look at them in this order."""
         right, left = self.stack.pop(), self.stack.pop()
         return left.realize(), right.realize()
-
-    def pop_raw(self) -> Value:
-        """Take a value from the stack without looking at it."""
-        return self.stack.pop()
 
     def pop_many(self, count: int) -> list[Value]:
         """Take the last `count` values, the lowest first, without looking at them."""
@@ -227,11 +217,8 @@ class Interpreter(Operations):
         return cell
 
     def let_go(self, old: Value | None) -> None:
-        """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called.
-
-        Raises:
-            Break: it was an argument, and no other place of the frame holds it.
-        """
+        """What the frame lets go of may end here, and that be seen: a generator is closed, `__del__` is called; raises
+        Break: it was an argument, and no other place of the frame holds it."""
         if self.parent is not None or type(old) is not LazyValue or not isinstance(old.source, Local):
             return
         kind = type(old.obj)
@@ -255,14 +242,18 @@ class Interpreter(Operations):
             function=function,
         )
 
-    def run_body(self, function: FunctionValue) -> dict[str, Value]:
-        """Run the body of a class; the names that it has given values."""
-        self.tracer.innermost = frame = self._frame(function, {})
+    def run_body(self, function: FunctionValue, namespace: Value) -> Value:
+        """Run the body of a class, which fills a namespace; the cell that is to hold the class, or None."""
+        frame = self._frame(function, {})
+        frame.names = namespace
+        return self._run_inner(frame)
+
+    def _run_inner(self, frame: Interpreter) -> Value:
+        self.tracer.innermost = frame
         try:
-            frame.run()
+            return frame.run()
         finally:
             self.tracer.innermost = self
-        return frame.names
 
     def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
         """Run a Python function symbolically in a frame of its own."""
@@ -275,11 +266,7 @@ class Interpreter(Operations):
             generator = GeneratorValue(frame)
             self.tracer.generators.append((self.root().steps, generator))
             return generator
-        self.tracer.innermost = frame
-        try:
-            return frame.run()
-        finally:
-            self.tracer.innermost = self
+        return self._run_inner(frame)
 
     # -- generators -----------------------------------------------------------------------
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import operator
 import types
 from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.values.address import AddressValue, WeakReferenceValue
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import Args, Interpreter, NotConstant, Value
 from firebrick.capture.values.computed import ComputedValue, compared, of_numbers
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.mapping import SET_METHODS, DictValue, SetValue, ViewValue
 from firebrick.capture.values.method import MethodValue
-from firebrick.capture.values.object import MISSING, WRITTEN, InstanceDictValue, ObjectValue, overriding
+from firebrick.capture.values.object import MISSING, OPERATORS, WRITTEN, InstanceDictValue, ObjectValue, overriding
 from firebrick.capture.values.scalar import (
     EitherValue,
     LateValue,
@@ -38,11 +39,6 @@ from firebrick.capture.values.size import HeldValue, SizeValue, of_sizes
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter
-
 
 @dataclass(frozen=True, slots=True)
 class BinaryRow:
@@ -58,13 +54,10 @@ class BinaryRow:
         return f"__{way}{self.name}__"
 
 
-_BINARY_NAMES = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
 BINARY: Mapping[str, BinaryRow] = {
     symbol: BinaryRow(symbol, vars(operator)[f"__{name}__"], vars(operator)[f"__i{name}__"], name)
-    for symbol, name in _BINARY_NAMES.items()
+    for symbol, name in OPERATORS.items()
+    if symbol != name
 }
 """Operator text -> row."""
 
@@ -257,12 +250,6 @@ def _not_implemented(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is NotImplemented
 
 
-def _bound(interp: Interpreter, owner: ObjectValue, name: str) -> Value:
-    method = owner.special(interp, name)
-    assert method is not None
-    return method.realize()
-
-
 def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, symbol: str) -> Value | None:
     """By the special methods of the user's classes; None if they have none."""
     attempts = [(left, row.method(), right), (right, row.method("r"), left)]
@@ -272,7 +259,7 @@ def by_objects(interp: Interpreter, row: BinaryRow, left: Value, right: Value, s
     for owner, name, other in attempts:
         entry, holder = interp.lookup(owner.python_type(), name)
         if isinstance(owner, ObjectValue) and isinstance(entry, WRITTEN) and holder is not torch.Tensor:
-            result = _bound(interp, owner, name).call(interp, [other], {})
+            result = owner.call_method(interp, name, [other], {})
             if not _not_implemented(result):
                 return result
         elif entry is not MISSING and (symbol in "%=*=" or not isinstance(other, ObjectValue) or other.storage):
@@ -370,7 +357,7 @@ def compare(interp: Interpreter, symbol: str, left: Value, right: Value) -> Valu
         if isinstance(owner, ObjectValue):
             entry, holder = interp.lookup(owner.cls, name)
             if isinstance(entry, WRITTEN) and holder is not torch.Tensor:
-                result = _bound(interp, owner, name).call(interp, [other], {})
+                result = owner.call_method(interp, name, [other], {})
                 if not _not_implemented(result):
                     return result
             elif symbol == "!=" and holder is object and isinstance(interp.lookup(owner.cls, "__eq__")[0], WRITTEN):
@@ -467,11 +454,8 @@ def contains(interp: Interpreter, container: Value, item: Value) -> bool:
 
 
 def host_copy(interp: Interpreter, value: Value) -> Any:
-    """An object like a value that is made of constants: for functions that look at it and don't keep it.
-
-    Raises:
-        NotConstant: it holds tensors or objects of the user's classes.
-    """
+    """An object like a value that is made of constants: for functions that look at it and don't keep it; raises
+    NotConstant: it holds tensors or objects of the user's classes."""
     value = value.realize()
     if isinstance(value, DequeValue):
         return deque([host_copy(interp, item) for item in value.items], value.maxlen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +15,6 @@ from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
@@ -48,11 +47,8 @@ def _function_of(
 
 
 def overridden(interp: Interpreter, target: Callable[..., Any] | str, args: Args, kwargs: Kwargs) -> Value:
-    """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers.
-
-    Raises:
-        Break: the call is an operator, whose function torch names otherwise.
-    """
+    """`cls.__torch_function__(function, types, args, kwargs)` of the arguments, until one answers; raises Break: the
+    call is an operator, whose function torch names otherwise."""
     if interp.tracer.function_modes:
         raise Break("tensor-subclass", "a tensor of another class under a mode of functions")
     owners: list[ObjectValue] = []

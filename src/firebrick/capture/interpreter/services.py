@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import types
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from operator import methodcaller
+from typing import Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
 from firebrick.capture.interpreter.function_modes import call_under_modes, seen, surely
 from firebrick.capture.library import arity, known_callables
-from firebrick.capture.values.base import NotConstant, Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Raised, Tracer, Value
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_none
 from firebrick.capture.values.exception import ExceptionValue
@@ -25,12 +27,6 @@ from firebrick.capture.values.sequence import ListValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import SubclassValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Operations:
@@ -78,23 +74,23 @@ class Operations:
     # -- constants ----------------------------------------------------------------
 
     def fold(self, function: Callable[..., Any], args: Args, kwargs: Kwargs, *, copied: bool = False) -> Value:
-        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers.
+        """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers;
+        raises Break: an argument is not constant."""
 
-        Raises:
-            Break: an argument is not constant.
-        """
-
-        def host_of(arg: Value) -> Any:
-            return operators.host_copy(self.interpreter, arg) if copied else arg.realize().as_constant()
-
-        try:
-            host = [host_of(arg) for arg in args]
-            named = {name: host_of(arg) for name, arg in kwargs.items()}
-        except NotConstant as error:
-            name = getattr(function, "__qualname__", str(function))
-            raise Break("unsupported-call", f"{name}() is called with {error} that is not constant") from None
+        what = f"{getattr(function, '__qualname__', function)}() is called"
+        host, named = self.hosts(args, kwargs, "unsupported-call", what, copied=copied)
         with self.raising(Exception):
             return self.tracer.fresh(function(*host, **named))
+
+    def hosts(
+        self, args: Args, kwargs: Kwargs, kind: str, what: str, *, copied: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call as real objects; raises Break, of a kind: one is not constant."""
+        host_of: Any = partial(operators.host_copy, self.interpreter) if copied else methodcaller("as_constant")
+        try:
+            return [host_of(arg.realize()) for arg in args], {n: host_of(arg.realize()) for n, arg in kwargs.items()}
+        except NotConstant as error:
+            raise Break(kind, f"{what} with {error} that is not constant") from None
 
     def index_of(self, value: Value) -> int:
         """`operator.index`."""
@@ -156,12 +152,12 @@ class Operations:
         if isinstance(obj, types.FunctionType):
             replacement = known_callables.polyfill(obj)
             if replacement is not None:
-                return self.inline(self.tracer.function(replacement), args, kwargs)
+                return interp.inline(self.tracer.function(replacement), args, kwargs)
             rule = known_callables.rule_of(obj)
             if rule is not None:
                 return rule(interp, obj, args, kwargs)  # type: ignore[no-any-return]
             assert isinstance(value, FunctionValue)
-            return self.inline(value, args, kwargs)
+            return interp.inline(value, args, kwargs)
         if isinstance(obj, CACHED):
             if all(arg.realize().is_constant() for arg in (*args, *kwargs.values())):
                 return self.fold(obj, args, kwargs)  # what is cached may be asked for now
@@ -176,7 +172,7 @@ class Operations:
             return args[0].realize().get_attr(interp, obj.__self__.__name__)
         replacement = known_callables.polyfill(obj)
         if replacement is not None:
-            returned = self.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
+            returned = interp.inline(self.tracer.function(replacement), *arity.fit(obj, args, kwargs)).realize()
             if isinstance(obj, type) and isinstance(returned, (FunctionValue, GeneratorValue)):
                 returned.cls = obj
             return returned
@@ -204,10 +200,6 @@ class Operations:
             raise Break("unsupported-call", f"{obj.__qualname__}() is called on {receiver.describe()}")
         return receiver.call_method(self.interpreter, obj.__name__, rest, kwargs)
 
-    def inline(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Value:
-        """Run a Python function symbolically in a frame of its own."""
-        raise NotImplementedError
-
     def fallback_method(self, value: Value, name: str, args: Args, kwargs: Kwargs) -> Value:
         """A method of a built-in kind that has no rule: an operator, a polyfill, or evaluated if all is constant."""
         interp = self.interpreter
@@ -223,14 +215,14 @@ class Operations:
             self.raise_new(AttributeError, f"{value.python_type().__name__!r} object has no attribute {name!r}")
         replacement = known_callables.polyfill(method)
         if replacement is not None:
-            return self.inline(self.tracer.function(replacement), [value, *args], kwargs)
+            return interp.inline(self.tracer.function(replacement), [value, *args], kwargs)
         if isinstance(method, types.FunctionType):
-            return self.inline(self.tracer.function(method), [value, *args], kwargs)
+            return interp.inline(self.tracer.function(method), [value, *args], kwargs)
         return self.fold(method, [value, *args], kwargs)
 
     def decorate_with(self, context: Value, function: Value) -> Value:
         """`context(function)`: the function run inside the context manager."""
-        return self.inline(self.stand_in("decorate_with"), [context, function], {})
+        return self.interpreter.inline(self.stand_in("decorate_with"), [context, function], {})
 
     def stand_in(self, name: str) -> FunctionValue:
         """A Python stand-in that has a name of its own."""
@@ -353,7 +345,7 @@ class Operations:
             entry, _ = self.lookup(value.cls, name)
             if entry is not MISSING and isinstance(entry, types.FunctionType):
                 args = [ConstantValue(spec)] if name == "__format__" else []
-                use = functools.partial(shown, conversion=conversion, spec=spec)
+                use = partial(shown, conversion=conversion, spec=spec)
                 text = converted(self.interpreter, value, name, use, args)
                 return text if text.is_constant() else self.formatted(text, "", spec)
         if value.storage is not None:

@@ -10,6 +10,7 @@ from firebrick.capture.library import (  # noqa: F401
     numpy_functions,
     optimizers,
     polyfills,
+    quantized_ops,
     references,
     torch_functions,
     torch_settings,

@@ -6,8 +6,9 @@ The graph of a hook of a tensor that the graph makes is a node, which traces of 
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -17,17 +18,13 @@ from firebrick.capture.graph import has_tensor
 from firebrick.capture.inference_mode import made_of, storage_of
 from firebrick.capture.library.known_callables import CODE_HANDLERS, handles
 from firebrick.capture.library.transforms import Sub
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import can_be_leaf, is_fresh, is_untouched, leaf_of, make_leaf
+from firebrick.capture.values.new_class import twin
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 from firebrick.ir.graph.nested import Hooked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,8 @@ def apply_function(interp: Interpreter, cls: Any, args: Args, kwargs: Kwargs) ->
         )
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not any(map(has_tensor, args)):
+        made = interp.tracer.graph.new_objects.get(id(cls))
+        cls = cls if made is None else twin(made)
         return interp.tracer.graph.call(interp, "call_function", Named(cls.apply, cls.__name__), args, kwargs)
     forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward

@@ -12,13 +12,12 @@ import random
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break, SkipFrame
+from firebrick.capture.breaks.catalogue import Break, SkipFrame, breaks
 from firebrick.capture.interpreter import operators
-from firebrick.capture.library.class_statements import new_class
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,
     FOLDABLE,
@@ -33,7 +32,7 @@ from firebrick.capture.library.torch_settings import settle
 from firebrick.capture.values import random_state
 from firebrick.capture.values.address import AddressValue
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.base import NotConstant, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value
 from firebrick.capture.values.classes import ClassValue, SuperValue, fill
 from firebrick.capture.values.computed import applied
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -46,10 +45,6 @@ from firebrick.capture.values.scalar import OpenText, ScalarValue, chosen, extre
 from firebrick.capture.values.sequence import DequeValue, ListValue, SliceValue, TupleValue
 from firebrick.capture.values.size import SizeValue, of_sizes
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
-
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -132,13 +127,11 @@ def _issubclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(type)
 def _type(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    entries = interp.tracer.dict_storage(args[2]) if len(args) == 3 else None
-    if entries is not None:
-        named = {_text(key): item for key, item in entries.whole(interp).values()}
-        return new_class(interp, _text(args[0]), list(interp.iterate(args[1])), kwargs, named)
-    if len(args) != 1:
-        raise Break("unsupported-instruction", "class definition")
-    return interp.tracer.known(args[0].realize().python_type())
+    if len(args) == 1:
+        return interp.tracer.known(args[0].realize().python_type())
+    kind = interp.tracer.known(type)
+    assert isinstance(kind, ClassValue)
+    return kind.construct(interp, args, kwargs)
 
 
 @handles(callable)
@@ -252,6 +245,8 @@ def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(locals)
 def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if interp.names is not NONE:
+        return interp.names
     slots: dict[str, Value] = {}
     code = interp.code
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
@@ -262,9 +257,7 @@ def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return DictValue.of(slots)
 
 
-@handles(globals, compile, input, open)
-def _refused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "a built-in function that looks outside is called")
+handles(globals, compile, input, open)(breaks("unsupported-call", "a built-in function that looks outside is called"))
 
 
 @handles(dir, eval, exec, breakpoint)

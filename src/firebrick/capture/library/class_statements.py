@@ -2,111 +2,162 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
-import contextlib
 import dataclasses
 import enum
 import functools
 import types
+import typing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.interpreter.operators import host_copy
+from firebrick.capture.bytecode.cpython import NOTES_SET_NAME
 from firebrick.capture.library.known_callables import handles, handles_all, handles_each
-from firebrick.capture.values.base import NotConstant, Raised
-from firebrick.capture.values.classes import SuperValue
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Raised, Value
+from firebrick.capture.values.classes import LIBRARIES, ClassValue, SuperValue
+from firebrick.capture.values.constant import NONE, ConstantValue
+from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import CellValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.new_class import NewClassValue, build, make_class, run, stand_in
-from firebrick.capture.values.object import MISSING, ObjectValue, class_lookup
-from firebrick.capture.values.sequence import ListValue, SequenceValue
+from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
+_METAS: set[Any] = {
+    kind
+    for module in (builtins, abc, enum, typing, torch.autograd.function)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, type)
+}
+"""Metaclasses that are given stand-ins."""
 
-_METAS = ("builtins", "abc", "enum", "typing")
-"""Modules whose metaclasses do nothing that is seen."""
-
-
-_Unseen: Any = type("_Unseen", (), {"__init_subclass__": lambda cls: None})  # the first base of a class in the making
-
-handles_all(
-    {
-        function: partial(build, function)
-        for function in (
-            *(property, staticmethod, classmethod, functools.cached_property, dataclasses.field, enum.auto),
-            *(getattr(enum, name) for name in ("member", "nonmember") if hasattr(enum, name)),
-        )
-    }
-)
+handles_each(
+    *(property, staticmethod, classmethod, functools.cached_property, dataclasses.field, enum.auto),
+    *(getattr(enum, name) for name in ("member", "nonmember") if hasattr(enum, name)),
+)(build)
 
 
 @handles(builtins.__build_class__)
 def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     function = body.realize()
-    if not isinstance(function, FunctionValue):
-        raise Break("unsupported-instruction", "class definition")
-    return new_class(interp, name.as_constant(), bases, kwargs, interp.run_body(function))
+    assert isinstance(function, FunctionValue)
+    hosts = tuple(interp.hosts(bases, {}, "unsupported-instruction", "a class is made", copied=False)[0])
+    resolved, options = types.resolve_bases(hosts), dict(kwargs)
+    meta = options.pop("metaclass", None) or interp.tracer.known(type(resolved[0]) if resolved else type)
+    named = [name, TupleValue([interp.tracer.known(base) for base in resolved])]
+    namespace: Value = DictValue({})
+    if isinstance(meta := meta.realize(), ClassValue):
+        with interp.raising(TypeError):
+            meta = interp.tracer.known(types._calculate_meta(meta.obj, resolved))  # type: ignore[attr-defined]
+        if interp.lookup(meta.as_constant(), "__prepare__")[1].__module__ not in LIBRARIES:  # type: ignore[union-attr]
+            namespace = meta.get_attr(interp, "__prepare__").realize().call(interp, named, options).realize()
+    cell = interp.run_body(function, namespace)
+    if resolved is not hosts:
+        namespace.set_item(interp, ConstantValue("__orig_bases__"), TupleValue(bases))
+    made = meta.call(interp, [*named, namespace], options).realize()
+    if isinstance(cell, CellValue) and isinstance(made, ClassValue) and cell.content is None:
+        text = f"__class__ not set defining {name.as_constant()!r} as {made.obj!r}."
+        interp.raise_new(RuntimeError, f"{text} Was __classcell__ propagated to type.__new__?")
+    return made
 
 
-def new_class(interp: Interpreter, name: str, bases: list[Value], keywords: Kwargs, entries: dict[str, Value]) -> Value:
-    """Make a class; raises Break: code of the program's would run while it is made."""
-    try:
-        hosts = tuple(base.realize().as_constant() for base in bases)
-        named = {key: value.realize().as_constant() for key, value in keywords.items()}
-        if "__classdictcell__" in entries:  # what evaluates type parameters looks into the real namespace
-            raise NotConstant("scope of type parameters")
-    except NotConstant as error:
-        raise Break("unsupported-instruction", f"a class is made with a {error} that is not constant") from None
+@handles_each(*{meta.__new__ for meta in _METAS})
+def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """`maker(meta, name, bases, namespace, **options)`; what the program's own hooks do with the class is captured."""
+    meta, name, bases, space = (arg.realize() for arg in args)
+    storage = space.storage if isinstance(space, ObjectValue) else space
+    hosts = tuple(base.as_constant() for base in interp.iterate(bases))
+    if not isinstance(storage, DictValue):
+        raise Break("unsupported-instruction", f"a class is made of {space.describe()}")
+    with interp.raising(TypeError):
+        winner: Any = types._calculate_meta(meta.as_constant(), hosts)  # type: ignore[attr-defined]
+    if winner is not meta.as_constant():
+        return interp.tracer.known(winner).new(interp, args[1:], kwargs)  # type: ignore[attr-defined, no-any-return]
+    entries = {key.realize().as_constant(): entry for key, entry in storage.whole(interp).values()}
     cell = entries.pop("__classcell__", None)
-    entries.setdefault("__module__", ConstantValue(interp.globals.get("__name__")))
-    made = {key: _host_of(interp, key, value.realize()) for key, value in entries.items()}
-    resolved = types.resolve_bases(hosts)
-    meta = run(interp, lambda: types.prepare_class(name, resolved, dict(named))[0], [], {})
-    owners = [class_lookup(meta, method)[1] for method in ("__new__", "__init__", "__prepare__")]
-    hooked = {c.__module__ for base in resolved for c in base.__mro__ if "__init_subclass__" in vars(c)} - {*_METAS}
-    seen = f"class {name}, which code of its bases or metaclass sees being made"
-    if (hooked and resolved != hosts) or not all(owner is None or owner.__module__ in _METAS for owner in owners):
-        raise Break("unsupported-instruction", seen)
-    how = ((_Unseen, *hosts), {"metaclass": meta}) if hooked else (hosts, named)
-    host = run(interp, lambda: make_class(name, *how, made), [], {})
-    if hooked:
-        with contextlib.suppress(TypeError):
-            host.__bases__ = hosts
-        if host.__bases__ != hosts:  # which have another layout
-            raise Break("unsupported-instruction", seen)
-    value = NewClassValue(host, bases, keywords, entries)
+    if isinstance(maker, types.BuiltinFunctionType):
+        entries.setdefault("__module__", ConstantValue(interp.globals.get("__name__")))
+    own = {interp.lookup(winner, method)[1].__module__ for method in ("__new__", "__init__", "__prepare__")}  # type: ignore[union-attr]
+    every = [c for base in hosts if interp.lookup(base, "__init_subclass__")[1] for c in base.__mro__]  # guards it
+    told = {c.__module__ for c in every if "__init_subclass__" in vars(c)} - {*LIBRARIES}
+    odd = interp.lookup(winner, "mro")[1] is not type or not {*map(type, entries)} <= {str}
+    odd = odd or "__classdictcell__" in entries  # which has type parameters
+    odd = odd or (issubclass(winner, enum.EnumMeta) and not own <= {*LIBRARIES})
+    if odd or (told and maker not in (type.__new__, abc.ABCMeta.__new__)):
+        raise Break("unsupported-instruction", f"{winner.__name__} itself follows class {name.as_constant()}")
+    made = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
+    options = {} if told else {key: stand_in(interp, option) for key, option in kwargs.items()}
+    make = partial(make_class, maker, winner, name.as_constant(), hosts, made, options, bool(told))
+    recipe = [interp.tracer.known(maker), meta, name, bases]
+    value = NewClassValue(host := run(interp, make, [], {}), recipe, entries, {} if told else kwargs, bool(told))
     interp.tracer.remember(host, value)
     interp.tracer.graph.new_objects[id(host)] = value
     value.register(interp)
     if isinstance(cell, CellValue):
         cell.content = value
-    for key, entry in entries.items():
+    for key, entry in [*entries.items()]:
         owner = entry.realize()
         if isinstance(owner, ObjectValue) and interp.lookup(owner.cls, "__set_name__")[0] is not MISSING:
-            value.seen = True
-            try:
-                owner.call_method(interp, "__set_name__", [value, ConstantValue(key)], {})
-            except Raised:
-                raise Break("unsupported-instruction", f"__set_name__() of {key} of class {name} raises") from None
-    if hooked:
-        value.seen = True
-        options = {key: option for key, option in keywords.items() if key != "metaclass"}
-        SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], options)
+            value.entries[key] = NONE  # where the class leaves, it is put there behind the making, and not named again
+            value.steps.append((type.__setattr__, [ConstantValue(key), owner], {}))
+            value.changes.append(owner)
+            _name(interp, owner, value, key)
+    if told:
+        SuperValue(host, value).get_attr(interp, "__init_subclass__").realize().call(interp, [], kwargs)
     return value
+
+
+def _name(interp: Interpreter, owner: ObjectValue, cls: NewClassValue, key: str) -> None:
+    try:
+        owner.call_method(interp, "__set_name__", [cls, ConstantValue(key)], {})
+    except Raised as raised:
+        text = f"Error calling __set_name__ on {owner.cls.__name__!r} instance {key!r} in {cls.obj.__name__!r}"
+        if NOTES_SET_NAME:
+            raised.value.call_method(interp, "add_note", [ConstantValue(text)], {})
+            raise
+        error = ExceptionValue(RuntimeError, [ConstantValue(text)])
+        error.context = raised.value
+        error.store(interp, "__cause__", raised.value)
+        raise Raised(error) from None
+
+
+@handles_each(*{vars(meta)["__init__"] for meta in _METAS if "__init__" in vars(meta)} - {type.__init__})
+def _initialize(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    """What a metaclass of a library does with a new class, which does not look at the namespace."""
+    cls = args[0].realize()
+    assert isinstance(cls, NewClassValue)
+    cls.change(interp, function, [*args[1:3], NONE], kwargs)
+    return NONE
+
+
+handles_all(
+    {
+        type.__init__: lambda interp, args, kwargs: NONE,
+        type.__call__: lambda at, args, kw: ClassValue.construct(args[0].realize(), at, args[1:], kw, plain=True),  # type: ignore[arg-type]
+        vars(type)["__prepare__"]: lambda interp, args, kwargs: DictValue({}),
+    }
+)
+
+
+@handles(type.__setattr__, type.__delattr__)
+def _change_class(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    cls, name, *stored = (arg.realize() for arg in args)
+    if not isinstance(cls, NewClassValue):
+        raise Break("unsupported-attribute", f"an attribute of {cls.describe()} is set by a metaclass")
+    cls.change(interp, type.__setattr__ if stored else type.__delattr__, [name, *stored], {})
+    return NONE
 
 
 def _host_of(interp: Interpreter, name: str, value: Value) -> Any:
     """An entry of a class: what Python looks at itself, as it is, and stand-ins."""
     if name[:2] != "__" or not isinstance(value, (SequenceValue, DictValue, SetValue)):
         return stand_in(interp, value)
-    try:
-        return host_copy(interp, value)
-    except NotConstant as error:
-        raise Break("unsupported-instruction", f"{name} of a class holds a {error}") from None
+    return interp.hosts([value], {}, "unsupported-instruction", f"a class is made with {name}")[0][0]
 
 
 @handles_each(dataclasses.dataclass, functools.total_ordering)

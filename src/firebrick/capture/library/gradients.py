@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,8 +28,6 @@ from firebrick.fakes.mode import fake_of, with_kernels_in_python
 from firebrick.fakes.segments import stands_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 

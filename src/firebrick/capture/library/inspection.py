@@ -15,17 +15,14 @@ import reprlib
 import sys
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import origin
 from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT, handles, handles_each, unwrapped
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.function import BoundMethodValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 def real_callable(value: Value) -> Any:
@@ -68,20 +65,6 @@ def _evaluated(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -
     return interp.fold(function, args, kwargs)
 
 
-def _subscripted(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    form = getattr(args[0].realize(), "obj", None)
-    if form is None:
-        raise Break("unsupported-call", f"{args[0].describe()} is subscripted")
-    return interp.fold(lambda index: form[index], args[1:], kwargs, copied=True)
-
-
-_FORMS: tuple[Any, ...] = tuple(getattr(typing, name) for name in ("Union", "List", "Literal", "Callable", "Tuple"))
-for _form in _FORMS:
-    for _kind in type(_form).__mro__:
-        if "__getitem__" in vars(_kind):
-            handles(vars(_kind)["__getitem__"])(_subscripted)
-
-
 _WRAPPERS: tuple[Any, ...] = (
     reprlib.recursive_repr()(lambda value: ""),
     getattr(dataclasses, "_recursive_repr", lambda function: function)(repr),
@@ -99,7 +82,6 @@ class FrameValue(Value):
     __slots__ = ("cls", "frame")
 
     def __init__(self, frame: Interpreter | None, cls: Any = types.FrameType) -> None:
-        super().__init__(None)
         if frame is None or origin(frame.code) or str(frame.globals.get("__name__")).startswith("firebrick."):
             raise Break("unsupported-call", "a frame is looked up that captured code does not have")
         self.frame, self.cls = frame, cls

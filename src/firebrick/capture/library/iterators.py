@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.known_callables import handles
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.iterator import IteratorValue
 from firebrick.capture.values.sequence import TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class _Key:

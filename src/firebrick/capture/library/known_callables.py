@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.marks import IN_GRAPH, NONSTRICT, own_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FunctionType
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
     Handler = Callable[[Interpreter, Args, Kwargs], Value]

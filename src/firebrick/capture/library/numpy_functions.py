@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.interpreter import operators
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_all, handles_each
 from firebrick.capture.library.numpy_rows import METHODS, ROWS, UFUNCS, Refused, Row, Ufunc
 from firebrick.capture.values.array import ARRAY_METHODS, ArrayValue, numpy_dtype, torch_dtype
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.sequence import ListValue, SequenceValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
-
 
 _FUNCTIONS = (
     *("arange", "convolve", "eye", "fmod", "hanning", "hamming", "identity", "interp", "linspace", "logspace"),
@@ -76,8 +71,7 @@ def _method(interp: Interpreter, value: Value, name: str, *args: Value) -> Tenso
 
 
 def _evaluate(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    host = [operators.host_text(interp, arg) for arg in args]
-    named = {name: operators.host_text(interp, arg) for name, arg in kwargs.items()}
+    host, named = interp.hosts(args, kwargs, "unsupported-operation", f"numpy.{function.__name__}() is called")
     with interp.raising(Exception):
         result = function(*host, **named)
     return _as_value(interp, result)
@@ -443,10 +437,6 @@ def _of_scalars(cls: type, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     return _result(ARRAY_METHODS["astype"](interp, [value, interp.tracer.known(cls)], {}).tensor, scalar=True)
 
 
-def _reads(text: str, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("data-dependent-value", text)
-
-
 handles_all({function: partial(_call_row, function.__name__, function, row) for function, row in ROWS.items()})
 for _name, _row in METHODS.items():
     ARRAY_METHODS[_name] = partial(_call_row, f"ndarray.{_name}", None, _row)
@@ -475,4 +465,4 @@ for _name, _text in {
     "__index__": "an array used as an index",
     "tobytes": "ndarray.tobytes()",
 }.items():
-    ARRAY_METHODS[_name] = partial(_reads, _text)
+    ARRAY_METHODS[_name] = breaks("data-dependent-value", _text)

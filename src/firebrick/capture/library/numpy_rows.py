@@ -10,15 +10,13 @@ Capture executes these functions in place of numpy's; tests walk the tables and 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import Any
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FunctionType
 
 
 class Refused(Exception):

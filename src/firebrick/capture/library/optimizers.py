@@ -9,21 +9,20 @@ both are tensors, and those of the powers are float64, so the results are eager'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import adam, optimizer
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import breaks
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
@@ -61,16 +60,15 @@ def adam_step(*lists, grad_scale=None, found_inf=None, **options):
     _ADAM(*lists[:-1], before, None, None, **none, **options)
 
 
-@handles(torch._fused_sgd_, torch._fused_adagrad_)
-def _fused(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", "an optimizer's fused kernel is called")
+_fused = breaks("unsupported-call", "an optimizer's fused kernel is called")
+handles(torch._fused_sgd_, torch._fused_adagrad_)(_fused)
 
 
 @handles_each(torch._fused_adam_, torch._fused_adamw_)
 def _without_scale(kernel: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     scale = (kwargs.get(name, NONE).realize() for name in ("grad_scale", "found_inf"))
     if any(isinstance(value, TensorValue) for value in scale):
-        return _fused(interp, args, kwargs)
+        _fused()
     decoupled = {"decoupled_weight_decay": ConstantValue(kernel is torch._fused_adamw_)}
     return interp.tracer.function(adam_step).call(interp, args, {**kwargs, **decoupled})  # type: ignore[arg-type]
 

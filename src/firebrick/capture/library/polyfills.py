@@ -240,14 +240,3 @@ def flex_attention(
 replaces(torch.func.linearize)(
     lambda func, *primals: (func(*primals), lambda *tangents: torch.func.jvp(func, primals, tangents)[1])
 )
-
-
-@replaces(torch.ops.quantized.linear_dynamic, torch.ops.quantized.linear_dynamic.default)
-def linear_dynamic(x, packed, reduce_range=False, relu=False):
-    parts = (packed.weight, packed.scales, packed.points, packed.bias, packed.axis)
-    return torch.ops.firebrick.linear_dynamic(x, *parts, reduce_range, relu)
-
-
-replaces(torch.ops.quantized.linear_relu_dynamic, torch.ops.quantized.linear_relu_dynamic.default)(
-    lambda x, packed, reduce_range=False: linear_dynamic(x, packed, reduce_range, True)
-)

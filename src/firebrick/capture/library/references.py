@@ -9,7 +9,8 @@ import operator
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from firebrick import _native
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
@@ -17,7 +18,7 @@ from firebrick.capture.breaks.continuation import MISSING, unread
 from firebrick.capture.guards.sources import Applied, Const, referent
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.values.address import WeakReferenceValue, check_held
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
@@ -27,11 +28,6 @@ from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import BUILTIN_METHODS, MEMBERS, InstanceDictValue, ObjectValue
 from firebrick.capture.values.object import MISSING as NOTHING
 from firebrick.capture.values.sequence import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 @handles(weakref.ref)
@@ -102,7 +98,6 @@ class TokenValue(Value):
     cls = contextvars.Token
 
     def __init__(self, variable: ObjectValue, before: Value | None) -> None:
-        super().__init__()
         self.variable, self.before = variable, before
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
@@ -214,20 +209,20 @@ def _deepcopy(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return _deep(interp, args[0].realize(), {})
 
 
-def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
+def _deep(interp: Interpreter, value: Value, memo: dict[Value, Value]) -> Value:
     value = value.realize()
-    earlier = memo.get(id(value))
+    earlier = memo.get(value)
     if earlier is not None:
         return earlier
     copy: Value
     if isinstance(value, TupleValue):
         copy = TupleValue([_deep(interp, item, memo) for item in value.items], cls=value.cls)
     elif type(value) is ListValue:
-        copy = memo[id(value)] = ListValue([])
+        copy = memo[value] = ListValue([])
         copy.items.extend(_deep(interp, item, memo) for item in value.items)
     elif isinstance(value, DictValue):
         copy = DictValue({}, cls=value.cls, factory=value.factory)
-        memo[id(value)] = copy
+        memo[value] = copy
         for host, (key, item) in value.whole(interp).items():
             copy.entries[host] = (key, _deep(interp, item, memo))
     elif isinstance(value, (ConstantValue, FunctionValue, ClassValue, CallableValue)):
@@ -241,17 +236,17 @@ def _deep(interp: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
         return _deep_object(interp, value, memo)
     else:
         raise Break("unsupported-call", f"copy.deepcopy() of {value.describe()}")
-    memo[id(value)] = copy
+    memo[value] = copy
     return copy
 
 
-def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[int, Value]) -> Value:
+def _deep_object(interp: Interpreter, value: ObjectValue, memo: dict[Value, Value]) -> Value:
     if issubclass(value.cls, enum.Enum):
         return value
     method = value.special(interp, "__deepcopy__")
     if method is not None:
         return method.realize().call(interp, [DictValue({})], {})
-    copied = memo[id(value)] = _copied_object(interp, value)
+    copied = memo[value] = _copied_object(interp, value)
     assert isinstance(copied, ObjectValue)
     if copied.storage is not None:
         copied.storage = _deep(interp, copied.storage, memo)

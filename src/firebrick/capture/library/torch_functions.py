@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import types
 import weakref
+from collections.abc import Callable
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._jit_internal
@@ -38,29 +39,22 @@ from firebrick.capture.library.known_callables import (
     unwrapped,
 )
 from firebrick.capture.library.polyfills import index_by_tensors
-from firebrick.capture.library.torch_settings import say, told
+from firebrick.capture.library.torch_settings import fixed_call, say, told
 from firebrick.capture.marks import graph_break
 from firebrick.capture.values.array import ArrayValue
-from firebrick.capture.values.base import NotConstant
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, Value
 from firebrick.capture.values.computed import ComputedValue, tensor_of_open
 from firebrick.capture.values.constant import CONSTANT_METHODS, NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.made import NumberValue, tensor_of_number
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
-from firebrick.capture.values.object import MISSING
 from firebrick.capture.values.scalar import expect, is_late, may_be_expected
 from firebrick.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.subclass import as_subclass, make_subclass
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
-from firebrick.capture.values.wrapper import WrapperValue, call_with_objects, object_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
-
+from firebrick.capture.values.wrapper import WrapperValue, call_with_objects
 
 # -- the graph's functions ---------------------------------------------------------------------
 
@@ -130,11 +124,9 @@ _asks(
 )
 
 
-@handles(torch._C._are_functorch_transforms_active)
-def _transforms_are_active(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if interp.tracer.graph.in_transform:
-        return ConstantValue(True)
-    return interp.fold(torch._C._are_functorch_transforms_active, args, kwargs)
+handles(torch._C._are_functorch_transforms_active)(
+    lambda at, *_: ConstantValue(at.tracer.graph.in_transform or torch._C._are_functorch_transforms_active())
+)
 
 
 _asks(torch.get_num_threads, state="THREADS")
@@ -520,27 +512,6 @@ FOLDABLE_MODULES.add(f"{_DISTRIBUTED}.placement_types")
 TRANSPARENT_MODULES.update({f"{_DISTRIBUTED}._api", f"{_DISTRIBUTED}.parallel.style", _FUNCTIONAL})
 
 
-def _held(interp: Interpreter, value: Value) -> Any:
-    """The object of a value: what nodes take, or one known by identity."""
-    value = value.realize()
-    if isinstance(value, SequenceValue):
-        return value.python_type()([_held(interp, item) for item in value.items])
-    obj = object_of(interp, value)
-    return interp.fold(lambda constant: constant, [value], {}).as_constant() if obj is MISSING else obj
-
-
-def _group_name(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    """A process group, mesh or list of ranks, known by identity, as the name by which ops know the group."""
-    return _fixed_call(interp, function.__globals__["_resolve_group_name"], args, kwargs)
-
-
-def _fixed_call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    host = [_held(interp, arg) for arg in args]
-    named = {name: _held(interp, arg) for name, arg in kwargs.items()}
-    with interp.raising(Exception):
-        return ConstantValue(function(*host, **named))
-
-
 def _world(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """`dist.group.WORLD`, which another group may become."""
     world = function.__globals__["_world"]
@@ -554,9 +525,11 @@ NAMED.update(
             for name in ("guard_or_false", "guard_or_true", "statically_known_true")
         },
         (_SHAPES, "has_free_unbacked_symbols"): lambda *_: ConstantValue(False),
-        (_FUNCTIONAL, "_resolve_group"): _group_name,
-        (_FUNCTIONAL, "_resolve_group_name"): _group_name,
-        (_C10D, "_get_group_size_by_name"): _fixed_call,
+        **{  # a process group, mesh or list of ranks, known by identity, as the name by which ops know the group
+            (_FUNCTIONAL, name): lambda at, fn, *call: fixed_call(at, fn.__globals__["_resolve_group_name"], *call)
+            for name in ("_resolve_group", "_resolve_group_name")
+        },
+        (_C10D, "_get_group_size_by_name"): fixed_call,
         (_C10D, "_WorldMeta.WORLD"): _world,
     }
 )

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -21,35 +22,33 @@ from firebrick.capture.guards.torch_state import Switch
 from firebrick.capture.library.inspection import FrameValue
 from firebrick.capture.library.known_callables import handles, handles_each
 from firebrick.capture.library.references import read_now
-from firebrick.capture.values.base import NotConstant, Raised
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Raised, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue, is_none
 from firebrick.capture.values.context_manager import ContextValue
 from firebrick.capture.values.exception import ExceptionValue
-from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.sequence import ListValue
+from firebrick.capture.values.object import MISSING, ObjectValue
+from firebrick.capture.values.sequence import ListValue, SequenceValue
+from firebrick.capture.values.wrapper import object_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
+def _held(interp: Interpreter, value: Value) -> Any:
+    value = value.realize()
+    if isinstance(value, SequenceValue):
+        return value.python_type()([_held(interp, item) for item in value.items])
+    obj = object_of(interp, value)
+    return interp.fold(lambda constant: constant, [value], {}).as_constant() if obj is MISSING else obj
 
 
 def constants(interp: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call as objects; raises Break: they are not constant."""
+    """The arguments of a call as objects that are constant, or known by identity; raises Break: they are neither."""
+    return [_held(interp, arg) for arg in args], {name: _held(interp, arg) for name, arg in kwargs.items()}
 
-    def of(value: Value) -> Any:
-        value = value.realize()
-        if isinstance(value, ListValue):
-            return [of(item) for item in value.items]
-        if isinstance(value, ObjectValue) and hasattr(value.cls, "__members__"):  # an enumeration's, of Python or C++
-            interp.tracer.guards.pin(value)
-            return value.obj
-        return value.as_constant()
 
-    try:
-        return [of(arg) for arg in args], {name: of(arg) for name, arg in kwargs.items()}
-    except NotConstant as error:
-        raise Break("unsupported-call", f"a setting of torch is changed to {error}, which is not constant") from None
+def fixed_call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
+    """What a function of such arguments gives, once and for all."""
+    host, named = constants(interp, args, kwargs)
+    with interp.raising(Exception):
+        return interp.tracer.known(function(*host, **named))
 
 
 class _WholeValue(ContextValue):

@@ -6,10 +6,13 @@ stand-in that looks at its arguments and goes no further.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import itertools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.func
@@ -17,30 +20,28 @@ import torch.utils.checkpoint
 from torch import fx
 from torch._higher_order_ops import flex_attention
 from torch._higher_order_ops.while_loop import while_loop
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.library.known_callables import CODE_HANDLERS, handles, handles_each
+from firebrick.capture.guards.torch_state import Switch, open_contexts
+from firebrick.capture.library.known_callables import CODE_HANDLERS, TRANSPARENT_MODULES, handles, handles_each
 from firebrick.capture.library.polyfills import scan_loop
 from firebrick.capture.replay import new_in_reach
-from firebrick.capture.values.base import NotConstant, Value
-from firebrick.capture.values.constant import ConstantValue
-from firebrick.capture.values.function import FunctionValue, PartialValue
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
+from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.module import ModuleValue
+from firebrick.capture.values.new_class import twin
 from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
-
 
 _MAKERS: tuple[Callable[..., Any], ...] = (
     *(torch.func.vmap, torch.func.grad, torch.func.grad_and_value),
@@ -54,14 +55,10 @@ class TransformValue(Value):
 
     __slots__ = ("function", "maker", "options")
     held = ("function", "options")
+    cls = types.FunctionType
 
     def __init__(self, maker: Callable[..., Any], function: Value, options: Mapping[str, Value]) -> None:
-        super().__init__(None)
         self.maker, self.function, self.options = maker, function, dict(options)
-
-    def python_type(self) -> type:
-        """Function."""
-        return type(self.maker)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """A node that transforms the function's graph."""
@@ -85,21 +82,15 @@ def _makes(maker: Callable[..., Any], interp: Interpreter, args: Args, kwargs: K
     return TransformValue(maker, function, options)
 
 
-def _made(maker: Callable[..., Any]) -> None:
+def _made(maker: Callable[..., Any], interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """The rule of functions that `maker` returned to code that is not captured."""
-    sample: Any = maker(torch.sin)
-    parameters = inspect.signature(maker).parameters
-
-    def call(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-        cells = {n: c.cell_contents for n, c in zip(function.__code__.co_freevars, function.__closure__, strict=True)}
-        options = {name: cells[name] for name in list(parameters)[1:] if name in cells}
-        return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
-
-    CODE_HANDLERS[sample.__code__] = call
+    cells = inspect.getclosurevars(function).nonlocals
+    options = {name: cells[name] for name in [*inspect.signature(maker).parameters][1:] if name in cells}
+    return _transformed(interp, maker, interp.tracer.known(cells["func"]), options, args, kwargs)
 
 
 for _maker in _MAKERS[:-1]:  # hessian returns what jacfwd makes
-    _made(_maker)
+    CODE_HANDLERS[_maker(torch.sin).__code__] = functools.partial(_made, _maker)
 
 
 class _Seen(Exception):
@@ -121,8 +112,8 @@ class Sub:
 
     def capture(self, function: Value, args: Args, kwargs: Kwargs, *, grad: bool) -> tuple[Body, list[TensorValue]]:
         """Run a function symbolically; its body, and the tensors that it returns."""
-        before = torch.is_grad_enabled()
-        self.tracer.graph = self.graph
+        before, saving = torch.is_grad_enabled(), self.tracer.saving
+        self.tracer.graph, self.tracer.saving = self.graph, []
         torch._C._set_grad_enabled(grad)
         self.graph.grad_at_start = grad
         try:
@@ -130,7 +121,7 @@ class Sub:
             self.graph.close(self.interp)
         finally:
             torch._C._set_grad_enabled(before)
-            self.tracer.graph = self.outer
+            self.tracer.graph, self.tracer.saving = self.outer, saving
         leaves, spec = pytree.tree_flatten(result.as_argument())
         tensors: list[Any] = []
         nodes: list[fx.Node] = []
@@ -270,7 +261,7 @@ def _value_like(interp: Interpreter, sub: Sub, item: Any) -> Value:
         return TupleValue(parts, cls=type(item)) if isinstance(item, tuple) else ListValue(parts)
     if isinstance(item, dict):
         return DictValue.of({name: _value_like(interp, sub, part) for name, part in item.items()})
-    if item is None or isinstance(item, (int, float, str, complex)):
+    if is_literal(item):
         return ConstantValue(item)
     raise Break("unsupported-call", f"a {type(item).__name__} is passed to a transformed function")
 
@@ -302,32 +293,132 @@ def _checkpoint(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         return args[0].realize().call(interp, args[1:], named)
     alone = options.get("use_reentrant") is not False
     gathers = any(isinstance(v := a.realize(), TensorValue) and v.fake.requires_grad for a in args[1:])
-    if alone and not (options.get("use_reentrant") and gathers):
-        raise Break("unsupported-call", "checkpoint(use_reentrant=True) without an argument that gathers gradients")
+    if alone and (interp.tracer.saving or not (options.get("use_reentrant") and gathers)):
+        raise Break("unsupported-call", "checkpoint(use_reentrant=True) of what gathers no gradients, or with hooks")
     options["use_reentrant"] = False  # which gives the same gradients, without a backward of its own
     if contexts is not None:
-        try:
-            options["context_fn"] = _real_function(contexts)
-        except NotConstant as error:
-            raise Break("unsupported-call", f"checkpoint() whose context_fn holds a {error}") from error
+        options["context_fn"] = twin(contexts, settled=False)
     return _transformed(interp, CHECKPOINT, args[0], options, args[1:], named, direct=True, alone=alone)
 
 
-def _real_function(value: Value) -> Any:
-    """The function that a value stands for, also one that captured code made of constants."""
-    value = value.realize()
-    if isinstance(value, PartialValue):
-        named = {name: _real_function(item) for name, item in value.kwargs.items()}
-        return functools.partial(_real_function(value.function), *map(_real_function, value.args), **named)
-    if isinstance(value, ListValue):  # of operators
-        return [item.as_constant() for item in value.items]
-    if not isinstance(value, FunctionValue) or value.obj is not None:
-        return value.as_constant()
-    if value.kwdefaults or any(cell.content is None for cell in value.closure):
-        raise NotConstant("function with keywords")
-    cells = [types.CellType(_real_function(cell.content)) for cell in value.closure if cell.content is not None]
-    defaults = tuple([item.as_constant() for item in value.defaults])
-    return types.FunctionType(value.code, value.globals, value.name, defaults, tuple(cells))
+# -- hooks on saved tensors ---------------------------------------------------------------------------
+
+TRANSPARENT_MODULES.add("torch.autograd.graph")
+_END = Switch("leave_saved_tensors_hooks", None, "")
+
+
+class Packing(Nested):
+    """Hooks for what the call behind it saves: bodies that pack each of the tensors in turn, then those that unpack."""
+
+    saves = True
+
+    def __init__(self, bodies: tuple[Body, ...], like: list[Any]) -> None:
+        super().__init__("saved_tensors_hooks", bodies, repr(like))
+        self.like = like
+
+    def __call__(self, lifted: Sequence[Any], keep: Callable[[Any], Any] | None = None) -> None:
+        """Set them; `keep` is given what is packed."""
+        places = itertools.count()
+
+        def pack(tensor: torch.Tensor) -> tuple[int, Any]:
+            at = next(places)
+            if [(tensor.dtype, tensor.ndim)] != self.like[at : at + 1]:
+                raise RuntimeError("firebrick: a call saves other tensors than when hooks on them were captured")
+            packed = self.bodies[at]((tensor,), lifted[at])
+            if keep is not None:
+                keep(packed)
+            return at + len(self.like), packed
+
+        def unpack(held: tuple[int, Any]) -> Any:
+            at, packed = held
+            return self.bodies[at]([*tensors_in(packed)], lifted[at])
+
+        switch: Callable[[bool], bool] = torch._C._autograd._saved_tensors_hooks_set_tracing  # type: ignore[attr-defined]
+        context = contextlib.ExitStack()
+        context.callback(switch, switch(False))  # torch's own tracers have switched hooks off
+        context.enter_context(saved_tensors_hooks(pack, unpack))
+        open_contexts().append(context)
+
+
+class _HookSub(Sub):
+    """Captures a hook, which is given the very tensors that the graph has, or others."""
+
+    def argument(self, tensor: torch.Tensor) -> TensorValue:
+        """One that stands for what is handed in, unless the graph has that already."""
+        with self.graph.mode, torch.enable_grad():
+            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            value = self.graph.argument(fake.requires_grad_().view_as(fake) if tensor.requires_grad else fake)
+        known = self.outer.known(tensor)
+        return known if known is not None and known.node.graph is self.outer.graph else value
+
+
+class Hooks:
+    """A pair of them. last: what was packed last, and how it unpacks."""
+
+    def __init__(self, interp: Interpreter, pack: Value, unpack: Value) -> None:
+        self.pack, self.unpack, self.step = pack, unpack, interp.root().steps
+        self.last: tuple[Any, ...] = ()
+
+    @contextlib.contextmanager
+    def around(self, interp: Interpreter, saved: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Set them for a call that is added inside and saves such tensors; raises Break: no graph does the same."""
+        graph, packs, unpacks = interp.tracer.graph, list[Any](), list[Any]()
+        for tensor in saved:
+            if type(tensor) is not FakeTensor or graph.inference.seen:
+                raise Break("unsupported-call", "hooks on saved tensors of other classes, or where inference mode is")
+            packs.append(_captured(interp, self.pack, tensor, alone=graph.outer is not None))
+            unpacks.append(self._unpacking(interp, packs[-1][2]))
+        if packs:
+            bodies, nodes, _ = zip(*packs, *unpacks, strict=True)
+            target = Packing(bodies, [(tensor.dtype, tensor.ndim) for tensor in saved])
+            graph.statement(interp, target, ([*nodes],))
+        yield
+        if packs:
+            graph.statement(interp, _END, ())
+
+    def _unpacking(self, interp: Interpreter, packed: Any) -> tuple[Body, list[fx.Node], Any]:
+        body, nodes, result = _captured(interp, self.unpack, packed, alone=True)
+        if not isinstance(result, torch.Tensor):
+            raise Break("unsupported-call", f"a hook that unpacks saved tensors returns a {type(result).__name__}")
+        self.last = packed, f"{body.graph.graph}", nodes
+        return body, nodes, result
+
+    def check(self, interp: Interpreter) -> None:
+        """Look at the graph's end whether unpacking is what it was; raises Break: it reads what has changed."""
+        if (last := self.last) and self._unpacking(interp, last[0]) and self.last[1:] != last[1:]:
+            error = Break(
+                "unsupported-call", "what a hook that unpacks saved tensors reads changes before the backward"
+            )
+            error.step = self.step
+            raise error
+
+
+def _captured(interp: Interpreter, hook: Value, given: Any, *, alone: bool) -> tuple[Body, list[fx.Node], Any]:
+    """What a hook does: its body, what this reads from outside, and what is like the result; `alone`: and no more."""
+    sub, effects = _HookSub(interp), interp.tracer.effects.count
+    body, results = sub.capture(hook, [_value_like(interp, sub, given)], {}, grad=False)
+    if sub.graph.changes_arguments() or (alone and interp.tracer.effects.count != effects):
+        raise Break("unsupported-call", "a hook on saved tensors that does more than to return what it makes")
+    leaves = [results[leaf].fake if isinstance(leaf, int) else leaf[0] for leaf in body.leaves]
+    return body, [*sub.graph.lifted], pytree.tree_unflatten(leaves, body.spec)
+
+
+@handles(torch._C._autograd._push_saved_tensors_default_hooks)  # type: ignore[attr-defined]
+def _push(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    hooks: Any = Hooks(interp, *args)
+    with interp.raising(RuntimeError), saved_tensors_hooks(hooks.check, hooks.check):  # raises where hooks are disabled
+        interp.tracer.hooks.append(hooks)
+    interp.tracer.saving = [*interp.tracer.saving, hooks]
+    interp.tracer.effects.outside += 1  # a call of a module that does so is not replayed
+    return NONE
+
+
+@handles(torch._C._autograd._pop_saved_tensors_default_hooks)  # type: ignore[attr-defined]
+def _pop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not interp.tracer.saving:
+        raise Break("unsupported-call", "hooks on saved tensors that were set elsewhere are taken away")
+    interp.tracer.saving = interp.tracer.saving[:-1]
+    return NONE
 
 
 # -- control flow ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ their names and attributes, since the module that defines them is not imported f
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,9 @@ from torch.utils import _pytree as pytree
 
 from firebrick._native import Wrapped
 from firebrick.capture import marks
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
+from firebrick.capture.library.torch_settings import fixed_call
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
@@ -28,8 +31,6 @@ from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch import nn
 
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 handles(marks.is_compiling, torch.compiler.is_dynamo_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
-@handles(marks.graph_break)
-def _graph_break(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("requested", "firebrick.graph_break()")
+handles(marks.graph_break)(breaks("requested", "firebrick.graph_break()"))
 
 
 # -- nonstrict_trace: one node, whose containers are taken apart; a module's tensors are arguments beside others --
@@ -125,22 +124,6 @@ def _disabled(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     raise Break("disabled-function", f"{function.__qualname__}() is called" + (f": {reason}" if reason else ""))
 
 
-def _host(value: Value) -> Any:
-    value = value.realize()
-    if value.is_constant():
-        return value.as_constant()
-    real = getattr(value, "obj", None)
-    if real is None or getattr(value, "changed", None):
-        raise Break("unsupported-call", f"a constant function of {value.describe()} is called")
-    return real
-
-
-def _constant(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    with interp.raising(Exception):
-        result = function(*map(_host, args), **{name: _host(value) for name, value in kwargs.items()})
-    return interp.tracer.known(result)
-
-
 def _forbidden(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     rule = NAMED.get((function.__module__, function.__qualname__))
     if rule is not None:
@@ -152,8 +135,8 @@ MARKED.update(
     {
         marks.DISABLED: _disabled,
         "_torchdynamo_disable": _disabled,
-        marks.CONSTANT: _constant,
-        "_dynamo_marked_constant": _constant,
+        marks.CONSTANT: fixed_call,
+        "_dynamo_marked_constant": fixed_call,
         marks.IN_GRAPH: lambda interp, *call: interp.tracer.graph.call(interp, "call_function", *call),
         marks.NONSTRICT: call_nonstrict,
         "_dynamo_forbidden": _forbidden,
@@ -218,14 +201,13 @@ def _torch_break(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs)
 
 
 def _on_arrays(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    stand_in, inner = interp.stand_in("on_arrays"), interp.tracer.known(cells["f"].cell_contents)
+    stand_in = interp.stand_in("on_arrays")
+    inner = interp.tracer.known(inspect.getclosurevars(function).nonlocals["f"])
     return stand_in.call(interp, [inner, *args], kwargs)
 
 
 def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return interp.tracer.known(cells["init"].cell_contents).call(interp, args, kwargs)
+    return interp.tracer.known(inspect.getclosurevars(function).nonlocals["init"]).call(interp, args, kwargs)
 
 
 _DECORATORS = "torch._dynamo.decorators"

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import LOOP_END, SEND_KEEPS_RECEIVER
 from firebrick.capture.semantics.dispatch import HANDLERS, Signal, executes
-from firebrick.capture.values.base import Raised, Value
+from firebrick.capture.values.base import Interpreter, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
 from firebrick.capture.values.scalar import expect, may_be_expected, negated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.interpreter.interpreter import Interpreter
 
     Condition = Callable[[Interpreter, Value], bool]
 
@@ -129,7 +127,7 @@ def _as_exception(interp: Interpreter, value: Value) -> Value:
 
 @executes("PUSH_EXC_INFO")
 def _push_exc_info(interp: Interpreter, at: Instruction) -> None:
-    error = interp.pop_raw()
+    error = interp.stack.pop()
     interp.push(interp.handled)
     interp.push(error)
     interp.handled = error
@@ -137,7 +135,7 @@ def _push_exc_info(interp: Interpreter, at: Instruction) -> None:
 
 @executes("POP_EXCEPT")
 def _pop_except(interp: Interpreter, at: Instruction) -> None:
-    interp.handled = interp.pop_raw()
+    interp.handled = interp.stack.pop()
 
 
 @executes("CHECK_EXC_MATCH")
@@ -247,15 +245,10 @@ def _cleanup_throw(interp: Interpreter, at: Instruction) -> None:
     raise Raised(error)
 
 
-@executes("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP")
-def _async(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", "async code")
-
-
 HANDLERS.update(
     {
         "GET_ITER": lambda interp, at: interp.push(interp.iterator(interp.pop())),
-        "RETURN_VALUE": lambda interp, at: _return(interp, interp.pop_raw()),
+        "RETURN_VALUE": lambda interp, at: _return(interp, interp.stack.pop()),
         "RETURN_CONST": lambda interp, at: _return(interp, interp.tracer.code_constant(at.argval)),
         "RETURN_GENERATOR": lambda interp, at: interp.push(NONE),  # CPython pops the value that starts it
         "PREP_RERAISE_STAR": lambda interp, at: reraise_star(interp),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
@@ -13,7 +14,7 @@ from firebrick.capture.bytecode.opcodes import INTRINSICS_1, INTRINSICS_2
 from firebrick.capture.interpreter import operators
 from firebrick.capture.semantics.control import reraise_star
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
-from firebrick.capture.values.base import NULL, LazyValue, Value
+from firebrick.capture.values.base import NULL, Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
 from firebrick.capture.values.mapping import DictValue, SetValue, key_of
@@ -22,10 +23,7 @@ from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.interpreter.interpreter import Interpreter
     from firebrick.capture.semantics.dispatch import Handler
 
 # -- operators ------------------------------------------------------------------------
@@ -55,27 +53,16 @@ def _is_op(interp: Interpreter, at: Instruction) -> None:
     interp.push(ConstantValue(operators.identical(interp, left, right) is not bool(at.arg)))
 
 
-# -- subscripts ------------------------------------------------------------------------
-
-
 # -- containers --------------------------------------------------------------------------
 
 
-@executes("BUILD_MAP")
+@executes("BUILD_MAP", "BUILD_CONST_KEY_MAP")
 def _build_map(interp: Interpreter, at: Instruction) -> None:
-    items = interp.pop_many(2 * at.arg)
+    known = [*map(interp.tracer.known, interp.pop().as_constant())] if at.opname != "BUILD_MAP" else []
+    items = interp.pop_many(at.arg if known else 2 * at.arg)
     mapping = DictValue({})
-    for index in range(0, len(items), 2):
-        mapping.put(interp, mapping.entries, items[index], items[index + 1])
-    interp.push(mapping)
-
-
-@executes("BUILD_CONST_KEY_MAP")
-def _build_const_key_map(interp: Interpreter, at: Instruction) -> None:
-    keys = interp.pop().as_constant()
-    mapping = DictValue({})
-    for key, item in zip(keys, interp.pop_many(at.arg), strict=True):
-        mapping.put(interp, mapping.entries, interp.tracer.known(key), item)
+    for key, item in zip(known, items, strict=True) if known else zip(items[::2], items[1::2], strict=True):
+        mapping.put(interp, mapping.entries, key, item)
     interp.push(mapping)
 
 
@@ -198,7 +185,7 @@ def _call_function_ex(interp: Interpreter, at: Instruction) -> None:
                 interp.raise_new(TypeError, "keywords must be strings")
             kwargs[name] = mapping.get_item(interp, key)
     args = list(interp.iterate(interp.pop()))
-    first, second = interp.pop_raw(), interp.pop_raw()
+    first, second = interp.stack.pop(), interp.stack.pop()
     interp.called = interp.current, (second if first is NULL else first).realize()
     interp.push(interp.called[1].call(interp, args, kwargs))
 
@@ -311,8 +298,8 @@ HANDLERS.update(
         "LOAD_BUILD_CLASS": lambda interp, at: interp.push(interp.tracer.known(builtins.__build_class__)),
         "FORMAT_VALUE": lambda interp, at: _format(interp, _CONVERSIONS[at.arg & 3], has_spec=bool(at.arg & 4)),
         "FORMAT_WITH_SPEC": lambda interp, at: _format(interp, "", has_spec=True),
-        "LIST_APPEND": lambda interp, at: _put(interp, at, "append", interp.pop_raw()),
-        "SET_ADD": lambda interp, at: _put(interp, at, "add", interp.pop_raw()),
+        "LIST_APPEND": lambda interp, at: _put(interp, at, "append", interp.stack.pop()),
+        "SET_ADD": lambda interp, at: _put(interp, at, "add", interp.stack.pop()),
         "LIST_EXTEND": lambda interp, at: _put(interp, at, "extend", interp.pop()),
         "SET_UPDATE": lambda interp, at: _put(interp, at, "update", interp.pop()),
         "MATCH_SEQUENCE": lambda interp, at: interp.push(_has_flag(interp, 5)),

@@ -11,14 +11,13 @@ from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
 from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
-from firebrick.capture.values.base import NULL, Raised, Value
-from firebrick.capture.values.constant import NONE
+from firebrick.capture.values.base import NULL, Interpreter, Raised, Value
+from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.interpreter.interpreter import Interpreter
 
 
 @executes("RESUME", "NOP", "CACHE", "PRECALL", "INTERPRETER_EXIT")
@@ -62,7 +61,7 @@ def _pair(interp: Interpreter, at: Instruction) -> None:
         if op == "LOAD_FAST":
             interp.push(_local(interp, name))
         else:
-            _store(interp, name, interp.pop_raw())
+            _store(interp, name, interp.stack.pop())
 
 
 @executes("DELETE_FAST")
@@ -90,13 +89,13 @@ def _load_deref(interp: Interpreter, at: Instruction) -> None:
 def _store_deref(interp: Interpreter, at: Instruction) -> None:
     cell = interp.cell(at.argval)
     interp.tracer.effects.mutated(cell)
-    cell.content = interp.pop_raw()
+    cell.content = interp.stack.pop()
 
 
 @executes("DELETE_DEREF")
 def _delete_deref(interp: Interpreter, at: Instruction) -> None:
     _load_deref(interp, at)
-    interp.pop_raw()
+    interp.stack.pop()
     cell = interp.cell(at.argval)
     interp.tracer.effects.mutated(cell)
     cell.content = None
@@ -114,39 +113,43 @@ def push_callable(interp: Interpreter, value: Value, *, null: bool) -> None:
 _NOTES = "__annotations__"
 
 
+def _named(interp: Interpreter, name: str) -> Value | None:
+    return interp.attempt(KeyError, interp.names.get_item, interp, ConstantValue(name))
+
+
 @executes("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 def _load_name(interp: Interpreter, at: Instruction) -> None:
     if at.opname != "LOAD_NAME":
         interp.stack.pop()
-    value = interp.names.get(at.argval)
-    interp.push(interp.tracer.load_global(interp, at.argval) if value is None else value)
+    interp.push(_named(interp, at.argval) or interp.tracer.load_global(interp, at.argval))
 
 
 @executes("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 def _load_name_or_cell(interp: Interpreter, at: Instruction) -> None:
     if at.opname != "LOAD_CLASSDEREF":
         interp.stack.pop()
-    if at.argval in interp.names:
-        interp.push(interp.names[at.argval])
+    if (value := _named(interp, at.argval)) is not None:
+        interp.push(value)
     else:
         _load_deref(interp, at)
 
 
 @executes("DELETE_NAME")
 def _delete_name(interp: Interpreter, at: Instruction) -> None:
-    if at.argval not in interp.names:
+    if _named(interp, at.argval) is None:
         interp.raise_new(NameError, f"name {at.argval!r} is not defined")
-    del interp.names[at.argval]
+    interp.names.del_item(interp, ConstantValue(at.argval))
+
+
+@executes("SETUP_ANNOTATIONS")
+def _set_up_annotations(interp: Interpreter, at: Instruction) -> None:
+    if _named(interp, _NOTES) is None:
+        interp.names.set_item(interp, ConstantValue(_NOTES), DictValue({}))
 
 
 @executes("STORE_GLOBAL")
 def _store_global(interp: Interpreter, at: Instruction) -> None:
-    interp.tracer.effects.set_global(interp.globals, at.argval, interp.pop_raw())
-
-
-@executes("DELETE_GLOBAL")
-def _delete_global(interp: Interpreter, at: Instruction) -> None:
-    raise Break("unsupported-instruction", f"del of global {at.argval}")
+    interp.tracer.effects.set_global(interp.globals, at.argval, interp.stack.pop())
 
 
 @executes("LOAD_ATTR")
@@ -174,7 +177,7 @@ def _push_method(interp: Interpreter, attribute: Value) -> None:
 @executes("STORE_ATTR")
 def _store_attr(interp: Interpreter, at: Instruction) -> None:
     owner = interp.pop()
-    owner.set_attr(interp, at.argval, interp.pop_raw())
+    owner.set_attr(interp, at.argval, interp.stack.pop())
 
 
 @executes("LOAD_SUPER_ATTR")
@@ -214,7 +217,7 @@ def _import_from(interp: Interpreter, at: Instruction) -> None:
 HANDLERS.update(
     {
         "MAKE_CELL": lambda interp, at: interp.slots.update(
-            {at.argval: CellValue(interp.slots.get(at.argval), at.argval)}
+            {at.argval: CellValue(interp.slots.get(at.argval), at.argval, code=interp.code)}
         ),
         "PUSH_NULL": lambda interp, at: interp.push(NULL),
         "COPY": lambda interp, at: interp.push(interp.stack[-at.arg]),
@@ -229,8 +232,7 @@ HANDLERS.update(
         "LOAD_GLOBAL": lambda interp, at: push_callable(
             interp, interp.tracer.load_global(interp, at.argval), null=bool(at.flag)
         ),
-        "STORE_NAME": lambda interp, at: interp.names.update({at.argval: interp.pop_raw()}),
-        "LOAD_LOCALS": lambda interp, at: interp.push(NONE),
-        "SETUP_ANNOTATIONS": lambda interp, at: interp.names.update({_NOTES: interp.names.get(_NOTES, DictValue({}))}),
+        "STORE_NAME": lambda interp, at: interp.names.set_item(interp, ConstantValue(at.argval), interp.stack.pop()),
+        "LOAD_LOCALS": lambda interp, at: interp.push(interp.names),
     }
 )

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break, SkipFrame
 from firebrick.capture.guards.sources import Local
-from firebrick.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Tracer, Value, ValueEmitter
 
 
 class AddressValue(Value):
@@ -24,7 +19,6 @@ class AddressValue(Value):
     held = ("target",)
 
     def __init__(self, function: Callable[[Any], int], target: Value, interp: Interpreter) -> None:
-        super().__init__(None)
         self.function, self.target, self.interp = function, target, interp
 
     def is_constant(self) -> bool:
@@ -65,8 +59,7 @@ class WeakReferenceValue(Value):
     held = ("target",)
 
     def __init__(self, target: Value, source: Source | None = None, callback: Value | None = None) -> None:
-        super().__init__(source)
-        self.target, self.callback = target, callback
+        self.source, self.target, self.callback = source, target, callback
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """The object, which something must hold."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import ComparedValue, Value
+from firebrick.capture.values.base import Args, ComparedValue, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.method import MethodValue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
@@ -57,8 +55,7 @@ class ArrayValue(ComparedValue):
     def __init__(
         self, tensor: TensorValue, source: Source | None = None, obj: Any = None, *, scalar: bool = False
     ) -> None:
-        super().__init__(source)
-        self.tensor, self.obj, self.scalar = tensor, obj, scalar
+        self.source, self.tensor, self.obj, self.scalar = source, tensor, obj, scalar
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -9,21 +9,22 @@ uses are never guarded. Operations raise `Raised` for exceptions of the user's p
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
     from firebrick.capture.guards.sources import Source as Source
-    from firebrick.capture.interpreter.frame_tracer import Tracer
+    from firebrick.capture.interpreter.frame_tracer import Tracer as Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter as Interpreter
+else:
+    Interpreter = Source = Tracer = ValueEmitter = Any  # names in annotations alone
 
-    # With these, the names that the signatures of values and rules are made of.
-    Args = Sequence["Value"]
-    Kwargs = Mapping[str, "Value"]
+# With these, the names that the signatures of values and rules are made of.
+Args = Sequence["Value"]
+Kwargs = Mapping[str, "Value"]
 
 
 class NotConstant(Exception):
@@ -41,15 +42,22 @@ class Raised(Exception):
 class Value:
     """One Python object of the captured program."""
 
-    __slots__ = ("source",)
+    __slots__ = ("compared", "source")
 
+    source: Source | None
+    """Where it was read."""
+    compared: bool
+    """Whether its identity was looked at, if values of this kind keep that in mind."""
     cls: type
     """Its class, if values of this kind are of one, or each knows its own."""
     held: ClassVar[tuple[str, ...]] = ()
     """Attributes that are values, or sequences or mappings of them, which it holds."""
 
-    def __init__(self, source: Source | None = None) -> None:
-        self.source = source
+    def __new__(cls, /, *_: Any, **__: Any) -> Any:
+        """Of what captured code made, unless its class says otherwise."""
+        value = object.__new__(cls)
+        value.source, value.compared = None, False
+        return value
 
     # -- what it is -----------------------------------------------------------
 
@@ -91,10 +99,6 @@ class Value:
 
     def compare(self) -> None:
         """Note that its identity is looked at: by `is`, `id()` or as a key."""
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return False
 
     # -- what can be done with it ---------------------------------------------
 
@@ -189,8 +193,7 @@ class LazyValue(Value):
     __slots__ = ("_real", "obj", "pinned", "tracer")
 
     def __init__(self, tracer: Tracer, obj: object, source: Source, *, pinned: bool = False) -> None:
-        super().__init__(source)
-        self.tracer, self.obj, self.pinned = tracer, obj, pinned
+        self.source, self.tracer, self.obj, self.pinned = source, tracer, obj, pinned
         self._real: Value | None = None
 
     def realize(self) -> Value:
@@ -217,8 +220,7 @@ class KnownValue(Value):
     __slots__ = ("obj",)
 
     def __init__(self, obj: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.obj = obj
+        self.source, self.obj = source, obj
 
     def python_type(self) -> type:
         """Class of the object."""
@@ -240,19 +242,11 @@ class KnownValue(Value):
 class ComparedValue(Value):
     """A value that keeps in mind whether its identity was looked at."""
 
-    __slots__ = ("_compared",)
-
-    def __init__(self, source: Source | None = None) -> None:
-        super().__init__(source)
-        self._compared = False
+    __slots__ = ()
 
     def compare(self) -> None:
         """Keep in mind."""
-        self._compared = True
-
-    def is_compared(self) -> bool:
-        """Whether its identity was looked at."""
-        return self._compared
+        self.compared = True
 
 
 class BuiltinValue(Value):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import enum
 import types
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, ClassAttr
 from firebrick.capture.library.known_callables import FOLDABLE_MODULES, find, is_known
-from firebrick.capture.values.base import KnownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Value
 from firebrick.capture.values.constant import NONE, ConstantValue, is_literal
 from firebrick.capture.values.exception import ExceptionValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
@@ -24,11 +25,8 @@ from firebrick.capture.values.object import MEMBERS, MISSING, ObjectValue, bind,
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.wrapper import is_wrapper_class, make_wrapper
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
-
+LIBRARIES = ("builtins", "abc", "enum", "typing", "torch.autograd.function")
+"""Modules whose metaclasses and bases see stand-ins while a class is made."""
 _ABSTRACT, _IMMUTABLE = 1 << 20, 1 << 8  # Py_TPFLAGS_IS_ABSTRACT, Py_TPFLAGS_IMMUTABLETYPE
 
 
@@ -52,8 +50,11 @@ class ClassValue(KnownValue):
             return tracer.known(meta.fget).call(interp, [self], {})
         entry, owner = interp.lookup(self.obj, name)
         if entry is MISSING or isinstance(entry, types.GetSetDescriptorType):
-            if isinstance(meta, types.FunctionType):
-                return BoundMethodValue(tracer.function(meta), self)
+            if own and meta is not MISSING and meta_owner is not None:
+                return bind(interp, meta, meta_owner, self, name)
+            hook, owner = interp.lookup(type(self.obj), "__getattr__")
+            if entry is MISSING and isinstance(hook, types.FunctionType) and name[:2] != "__":
+                return tracer.function(hook).call(interp, [self, ConstantValue(name)], {})
             with interp.raising(AttributeError):
                 attribute = getattr(self.obj, name)
             if is_literal(attribute):
@@ -73,8 +74,7 @@ class ClassValue(KnownValue):
         if getter is MISSING or isinstance(entry, type):
             return tracer.class_value(owner, name, entry)
         if isinstance(getter, types.FunctionType) and not isinstance(entry, (property, enum.property)):
-            none = ConstantValue(None)
-            return tracer.known(entry).call_method(interp, "__get__", [none, self], {})
+            return tracer.known(entry).call_method(interp, "__get__", [NONE, self], {})
         return tracer.known(getattr(self.obj, name))
 
     def _guard_entries(self, interp: Interpreter, entries: Mapping[str, Any]) -> None:
@@ -111,28 +111,23 @@ class ClassValue(KnownValue):
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """By the metaclass: members of an enum."""
-        own = self._of_metaclass(interp, "__iter__")
-        if own is None:
-            return super().iterate(interp)
-        return interp.iterate(interp.call(interp.tracer.function(own), self))
+        own = self._by_metaclass(interp, "__iter__")
+        return super().iterate(interp) if own is None else interp.iterate(own)
 
     def length(self, interp: Interpreter) -> int:
         """By the metaclass: number of members of an enum."""
-        own = self._of_metaclass(interp, "__len__")
-        if own is None:
-            return super().length(interp)
-        return interp.index_of(interp.call(interp.tracer.function(own), self))
+        own = self._by_metaclass(interp, "__len__")
+        return super().length(interp) if own is None else interp.index_of(own)
 
-    def _of_metaclass(self, interp: Interpreter, name: str) -> types.FunctionType | None:
+    def _by_metaclass(self, interp: Interpreter, name: str, *args: Value) -> Value | None:
         entry, _ = interp.lookup(type(self.obj), name)
-        return entry if isinstance(entry, types.FunctionType) else None
+        known = isinstance(entry, types.FunctionType)
+        return interp.call(interp.tracer.function(entry), self, *args) if known else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""
-        own = self._of_metaclass(interp, "__getitem__")
-        if own is not None:
-            return interp.call(interp.tracer.function(own), self, key)
-        return interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
+        own = self._by_metaclass(interp, "__getitem__", key)
+        return own or interp.fold(lambda cls, index: cls[index], [self, key.realize()], {}, copied=True)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         """Make an instance."""
@@ -164,15 +159,16 @@ class ClassValue(KnownValue):
                 error.initialize(interp, args, kwargs)
             instance: Value = error
         else:
-            instance = self.new(interp, args, kwargs)
-        if cls not in instance.realize().python_type().__mro__:
+            instance = self.new(interp, args, kwargs).realize()
+        kind = instance.python_type()
+        if cls not in kind.__mro__:
             return instance
-        initialize, owner = interp.lookup(cls, "__init__")
+        initialize, owner = interp.lookup(kind, "__init__")
         if isinstance(initialize, types.FunctionType):
             interp.tracer.function(initialize).call(interp, [instance, *args], kwargs)
         elif isinstance(instance, ObjectValue) and instance.storage is not None:
             fill(interp, instance.storage, args, kwargs)
-        elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue)):
+        elif initialize is not object.__init__ and not isinstance(instance, (ExceptionValue, TupleValue, ClassValue)):
             raise Break("unsupported-call", f"{self.describe()} is called")
         elif (args or kwargs) and interp.lookup(cls, "__new__")[1] is object:
             interp.raise_new(TypeError, f"{cls.__name__}() takes no arguments")
@@ -183,8 +179,8 @@ class ClassValue(KnownValue):
         maker, _ = interp.lookup(self.obj, "__new__")
         if isinstance(maker, staticmethod):
             maker = maker.__func__
-        if isinstance(maker, types.FunctionType):
-            return interp.tracer.function(maker).call(interp, [self, *args], kwargs)
+        if isinstance(maker, types.FunctionType) or maker is type.__new__:
+            return interp.tracer.known(maker).call(interp, [self, *args], kwargs)
         return self.blank(interp, args)
 
     def blank(self, interp: Interpreter, args: Args) -> Value:
@@ -229,25 +225,21 @@ def fill(interp: Interpreter, storage: Value, args: Args, kwargs: Kwargs) -> Non
 class SuperValue(Value):
     """`super(cls, owner)`."""
 
-    __slots__ = ("cls", "owner")
+    __slots__ = ("above", "owner")
     held = ("owner",)
+    cls = super
 
-    def __init__(self, cls: type, owner: Value) -> None:
-        super().__init__(None)
-        self.cls, self.owner = cls, owner
-
-    def python_type(self) -> type:
-        """Super."""
-        return super
+    def __init__(self, above: type, owner: Value) -> None:
+        self.above, self.owner = above, owner
 
     def find(self, interp: Interpreter, name: str) -> tuple[Any, type] | None:
-        """The raw attribute behind `cls`, and its owner; guarded in each class that is looked at."""
+        """The raw attribute behind it, and its owner; guarded in each class that is looked at."""
         owner = self.owner
         start = owner.python_type()
-        if isinstance(owner, ClassValue) and issubclass(owner.obj, self.cls):
+        if isinstance(owner, ClassValue) and issubclass(owner.obj, self.above):
             start = owner.obj
         mro = start.__mro__
-        for base in mro[mro.index(self.cls) + 1 :]:
+        for base in mro[mro.index(self.above) + 1 :]:
             entry, holder = interp.lookup(base, name)
             if holder is base:
                 return entry, base
@@ -262,7 +254,7 @@ class SuperValue(Value):
             interp.raise_new(AttributeError, f"'super' object has no attribute {name!r}")
         raw, base = entry
         owner = self.owner
-        if isinstance(owner, ClassValue):
+        if isinstance(owner, ClassValue) and issubclass(owner.obj, self.above):
             return self._of_class(interp, raw, base, owner, name)
         if isinstance(owner, ModuleValue) and base is torch.nn.Module and name == "__setattr__":
             return RawMethod(
@@ -287,15 +279,14 @@ class SuperValue(Value):
         return bind(interp, raw, base, owner, name)
 
     def _of_class(self, interp: Interpreter, raw: Any, base: type, owner: ClassValue, name: str) -> Value:
-        if raw is type.__call__:
-            return RawMethod(partial(owner.construct, plain=True))
+        if name == "__init_subclass__" and base.__module__ in LIBRARIES and hasattr(owner, "told"):
+            return RawMethod(partial(owner.told, base))
+        if isinstance(raw, types.ClassMethodDescriptorType) and find(raw) is not None:
+            return BoundMethodValue(CallableValue(raw), owner)
         if name == "__new__" and not isinstance(raw, staticmethod):
             return CallableValue(base.__new__)
         method = owner.method(interp, raw)
-        real: Any = getattr(super(self.cls, owner.obj), name) if method is None else None
-        if raw is vars(object)["__init_subclass__"]:
-            return RawMethod(lambda interp, _, kw: interp.fold(lambda **to: real(**to), [], dict.fromkeys(kw, NONE)))
-        return method or interp.tracer.known(real)
+        return method or interp.tracer.known(getattr(super(self.above, owner.obj), name))
 
 
 def _table_entry(module: ModuleValue, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

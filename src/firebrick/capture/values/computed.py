@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,8 +23,6 @@ from firebrick.capture.values.size import SizeNodes, SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
@@ -68,7 +67,6 @@ class ComputedValue(OpenValue):
     cls = float
 
     def __init__(self, bases: tuple[Base, ...], function: Callable[..., float], *, positive: bool = False) -> None:
-        super().__init__()
         self.bases, self.function, self.positive = bases, function, positive
 
     @property

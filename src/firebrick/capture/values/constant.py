@@ -6,21 +6,17 @@ import inspect
 import math
 import string
 import types
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PosixPath, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import TRANSPARENT
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.method import MethodValue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 LITERAL_TYPES: frozenset[type] = frozenset(
     (int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -50,8 +46,7 @@ class ConstantValue(Value):
     __slots__ = ("value",)
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.value = value
+        self.source, self.value = source, value
 
     def python_type(self) -> type:
         """Class of the literal."""
@@ -65,9 +60,7 @@ class ConstantValue(Value):
         """The literal."""
         return self.value
 
-    def as_argument(self) -> Any:
-        """Literals stand for themselves in a graph."""
-        return self.value
+    as_argument = as_constant  # literals stand for themselves in a graph
 
     def identity(self) -> object:
         """Small constants are taken as identical where CPython would share them."""
@@ -140,13 +133,7 @@ class OpenValue(ConstantValue):
     """A constant that is known, and guarded, only where someone needs it: asked for its `value`."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        super(ConstantValue, self).__init__(None)
-
-    def python_type(self) -> type:
-        """Class."""
-        return self.cls
+    python_type = Value.python_type
 
     def is_constant(self) -> bool:
         """Not until someone needs it."""
@@ -191,16 +178,13 @@ def _view(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwar
     return interp.fold(lambda: tuple(getattr(value.value, name)()), args, kwargs)
 
 
-def _ask_disk(name: str, interp: Interpreter, value: ConstantValue, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("unsupported-call", f"{name}() of a path asks the disk")
-
-
+_OF_DISK = {*dir(Path)} - {*dir(PurePath)}
 CONSTANT_METHODS: dict[tuple[type, str], Any] = {
     (str, "join"): _join,
     (bytes, "join"): _join,
     (str, "format"): _format,
     **{(types.MappingProxyType, name): partial(_view, name) for name in ("keys", "values", "items")},
-    **{(PosixPath, name): partial(_ask_disk, name) for name in dir(Path) if not hasattr(PurePath, name)},
+    **{(PosixPath, name): breaks("unsupported-call", f"{name}() of a path asks the disk") for name in _OF_DISK},
 }
 """Methods that take containers or any object, so that plain evaluation is not enough."""
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.method import MethodValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class ContextValue(Value):
@@ -30,7 +26,6 @@ class ContextValue(Value):
     def __init__(
         self, make: Callable[..., Any], args: Args, enter: Callable[[Interpreter], Callable[[Interpreter], None]]
     ) -> None:
-        super().__init__(None)
         self.make, self.args, self.enter = make, list(args), enter
         self.leave: Callable[[Interpreter], None] | None = None
         self.grad = (True, True)  # whether gradients are recorded once it is left, and once it is entered

@@ -9,6 +9,7 @@ in each call.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.nested import SIGNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.guard_set import Guards
     from firebrick.capture.values.base import Args, Kwargs, Value

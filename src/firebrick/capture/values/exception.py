@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Const
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue
 from firebrick.capture.values.object import ObjectValue, class_lookup, store_fields
 from firebrick.capture.values.sequence import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 _KEYWORDS = {ImportError: ("name", "path"), NameError: ("name",), AttributeError: ("name", "obj")}
 """Classes of exceptions that take keyword arguments -> these."""

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, BuiltinItem, FunctionPart, Item
-from firebrick.capture.values.base import KnownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Source, Tracer, Value, ValueEmitter
 from firebrick.capture.values.constant import LITERAL_TYPES, NONE, ConstantValue, is_literal
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _LOCALS: Any = lambda: locals()  # noqa: E731  only its code is wanted
@@ -28,15 +23,15 @@ _SLOTS = vars(types.FunctionType)
 class CellValue(Value):
     """A closure's cell; `content` is None while it is empty."""
 
-    __slots__ = ("content", "name", "obj")
+    __slots__ = ("code", "content", "name", "obj")
     held = ("content",)
     cls = types.CellType
 
     def __init__(
-        self, content: Value | None, name: str, source: Source | None = None, obj: types.CellType | None = None
+        self, content: Value | None, name: str, source: Source | None = None, obj: Any = None, code: Any = None
     ) -> None:
-        super().__init__(source)
-        self.content, self.name, self.obj = content, name, obj
+        self.source, self.content, self.name, self.obj = source, content, name, obj
+        self.code: types.CodeType | None = code  # whose variable it is, of a new one
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """`cell_contents`."""
@@ -50,7 +45,10 @@ class CellValue(Value):
         """A frame's own cell, or a new one that is filled once it is known."""
         emitter.load_call(types.CellType)
         emitter.remember(self)
-        if self.content is not None:
+        waiting = getattr(self.content, "waiting", None)  # of a class in the making
+        if waiting is not None:
+            waiting.append(self)
+        elif self.content is not None:
             emitter.set_attributes({"cell_contents": self.content})
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
@@ -106,7 +104,7 @@ class FunctionValue(Value):
         closure: Sequence[CellValue] = (),
         pinned: bool = True,
     ) -> None:
-        super().__init__(source)
+        self.source = source
         self.code, self.globals, self.obj, self.name, self.pinned = code, namespace, obj, code.co_name, pinned
         self.defaults, self.kwdefaults, self.closure = defaults, dict(kwdefaults or {}), closure
         self.cls: type = types.FunctionType
@@ -275,8 +273,7 @@ class BoundMethodValue(Value):
     held = ("function", "owner")
 
     def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.function, self.owner = function, owner
+        self.source, self.function, self.owner = source, function, owner
 
     def describe(self) -> str:
         """Its function's name."""
@@ -312,7 +309,6 @@ class RawMethod(Value):
     cls = types.MethodWrapperType
 
     def __init__(self, run: Callable[[Interpreter, Args, Kwargs], Value | None]) -> None:
-        super().__init__(None)
         self.run = run
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -330,8 +326,7 @@ class PartialValue(Value):
     def __init__(
         self, function: Value, args: Args, kwargs: Kwargs, source: Source | None = None, obj: Any = None
     ) -> None:
-        super().__init__(source)
-        self.function, self.args, self.kwargs, self.obj = function, list(args), dict(kwargs), obj
+        self.source, self.function, self.args, self.kwargs, self.obj = source, function, list(args), dict(kwargs), obj
         self.attributes: dict[str, Value] = {}
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.values.base import BuiltinValue, Raised, Value
+from firebrick.capture.values.base import Args, BuiltinValue, Interpreter, Kwargs, Raised, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
     from firebrick.capture.values.sequence import ListValue
 
 
@@ -49,7 +47,6 @@ class IteratorValue(BuiltinValue):
     __slots__ = ("cls", "items", "remake")
 
     def __init__(self, items: Iterator[Value], cls: type, remake: Callable[[ValueEmitter], None] | None = None) -> None:
-        super().__init__(None)
         self.items, self.cls, self.remake = items, cls, remake
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
@@ -85,7 +82,6 @@ class GeneratorValue(BuiltinValue):
     __slots__ = ("cls", "frame", "running")
 
     def __init__(self, frame: Interpreter) -> None:
-        super().__init__(None)
         self.frame = frame
         self.running = False
         self.cls: type = types.GeneratorType

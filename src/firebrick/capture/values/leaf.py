@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,6 @@ from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue, new_leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
@@ -54,11 +53,8 @@ def make_leaf(interp: Interpreter, cls: type[torch.Tensor], data: TensorValue) -
 
 
 def become_leaf(interp: Interpreter, value: TensorValue) -> TensorValue:
-    """Let a tensor that the graph has made be a leaf from here on.
-
-    Raises:
-        Break: it shows memory that was there before, but not as `x.detach()` shows that of `x`.
-    """
+    """Let a tensor that the graph has made be a leaf from here on; raises Break: it shows memory that was there before,
+    but not as `x.detach()` shows that of `x`."""
     graph, fake, plain = interp.tracer.graph, value.fake, TensorValue(value.node, value.fake)
     sharing = [one for one in graph.sharing(fake) if one is not value]
     given = next((one for one in sharing if one.obj is not None), None)
@@ -94,11 +90,8 @@ def leaf_of(interp: Interpreter, data: TensorValue, make: Any = torch.nn.Paramet
 
 
 def leaf_by_option(interp: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> TensorValue:
-    """`torch.zeros(3, requires_grad=True)`.
-
-    Raises:
-        Break: what the function gives has memory that was there before, or can't require gradients.
-    """
+    """`torch.zeros(3, requires_grad=True)`; raises Break: what the function gives has memory that was there before, or
+    can't require gradients."""
     options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
     data = interp.tracer.graph.call(interp, "call_function", function, args, options)
     if isinstance(data, TensorValue) and is_fresh(interp, data) and can_be_leaf(data):

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
-from firebrick.capture.values.base import UnknownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, UnknownValue, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import fx
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 
 class MadeTensor(TensorValue):
@@ -54,7 +51,6 @@ class NumberValue(UnknownValue):
     __slots__ = ("cls", "largest", "operand")  # largest: it is no further from 0
 
     def __init__(self, cls: type, operand: Made | None, largest: float = math.inf) -> None:
-        super().__init__(None)
         self.cls, self.operand, self.largest = cls, operand, largest
 
     def _unknown(self) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,6 @@ from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
@@ -109,8 +108,7 @@ class DictValue(BuiltinValue):
         obj: dict[Any, Any] | None = None,
         factory: Value | None = None,
     ) -> None:
-        super().__init__(source)
-        self.entries, self.cls, self.obj, self.factory = entries, cls, obj, factory
+        self.source, self.entries, self.cls, self.obj, self.factory = source, entries, cls, obj, factory
         self.keys_guarded = obj is None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict, that captured code has set
 
@@ -142,10 +140,8 @@ class DictValue(BuiltinValue):
         if few and isinstance(size, SizeValue) and not size.nodes.sizes.of_data(size.nodes.sizes.settled(size.expr)):
             equal = (k for k in self.whole(interp) if size.nodes.asked("==", size.expr, k))  # type: ignore[arg-type]
             key = ConstantValue(next(equal, None))
-        try:
+        with interp.raising(TypeError):
             entry = self.entries.get(key_of(key, interp, self.entries))
-        except TypeError as error:
-            interp.raise_real(error)
         if entry is not None:
             interp.tracer.found.append(entry[1])
             return entry[1]
@@ -184,10 +180,8 @@ class DictValue(BuiltinValue):
     @staticmethod
     def put(interp: Interpreter, entries: dict[Hashable, tuple[Value, Value]], key: Value, value: Value) -> None:
         """Add or replace an entry among those of a dict that may still be in the making."""
-        try:
+        with interp.raising(TypeError):
             host = key_of(key, interp, entries)
-        except TypeError as error:
-            interp.raise_real(error)
         key, before = entries.get(host, (key, None))
         interp.tracer.effects.overwritten(before)
         entries[host] = (key, value)
@@ -265,8 +259,7 @@ class SetValue(BuiltinValue):
     def __init__(
         self, entries: dict[Hashable, Value], source: Source | None = None, cls: type = set, obj: Any = None
     ) -> None:
-        super().__init__(source)
-        self.entries, self.cls, self.obj = entries, cls, obj
+        self.source, self.entries, self.cls, self.obj = source, entries, cls, obj
 
     @classmethod
     def of(cls, interp: Interpreter, items: Iterator[Value], kind: type = set) -> SetValue:
@@ -326,7 +319,6 @@ class ViewValue(BuiltinValue):
     held = ("owner",)
 
     def __init__(self, owner: DictValue, kind: str) -> None:
-        super().__init__(None)
         self.owner, self.kind = owner, kind
 
     def python_type(self) -> type:

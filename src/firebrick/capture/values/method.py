@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
 
 from firebrick.capture.library.arity import fit_method
-from firebrick.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 class MethodValue(Value):
@@ -20,7 +16,6 @@ class MethodValue(Value):
     held = ("owner",)
 
     def __init__(self, owner: Value, name: str) -> None:
-        super().__init__(None)
         self.owner, self.name = owner, name
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:

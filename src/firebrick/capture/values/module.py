@@ -8,20 +8,16 @@ itself must call, or code that raised, is set up by plain Python.
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Global, InstanceAttr, ModuleItem, Namespace, Variables
-from firebrick.capture.values.base import KnownValue, Raised, Value
+from firebrick.capture.values.base import Args, Interpreter, KnownValue, Kwargs, Raised, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.object import MISSING, ObjectValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -179,11 +175,8 @@ class NewModuleValue(ObjectValue):
 
 
 def _call_module(interp: Interpreter, module: ModuleValue | NewModuleValue, args: Args, kwargs: Kwargs) -> Value:
-    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`.
-
-    Raises:
-        Break: the engine calls hooks of the module in the backward.
-    """
+    """Call a module: its `forward` and hooks, or what its class has for torch's own `__call__`; raises Break: the
+    engine calls hooks of the module in the backward."""
     if interp.lookup(module.cls, "__call__")[0] is not _CALL:
         return ObjectValue.call(module, interp, args, kwargs)
     if torch.is_grad_enabled() and _is_hooked(interp, module, _BACKWARD_HOOKS):

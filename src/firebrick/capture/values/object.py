@@ -7,7 +7,7 @@ import itertools
 import threading
 import types
 from collections import namedtuple
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,8 +21,6 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
@@ -50,10 +48,11 @@ def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 CACHED = type(functools.lru_cache(lambda: None))
 _FIELD = type(vars(namedtuple("_One", "field"))["field"])
 _ODD_KINDS = (types.NoneType, type, staticmethod, classmethod, property, CACHED)
-_OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
-    "rshift",
-)  # fmt: skip
+OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift", "divmod": "divmod",
+}  # fmt: skip
+"""Binary operators -> the name that their special methods have in common."""
 _CALLED = ("call", "getitem", "setitem", "delitem", "enter", "exit", "next", "eq", "ne", "lt", "le", "gt", "ge")
 _TOLD = (
     "bool", "len", "iter", "reversed", "contains", "index", "int", "float", "complex", "str", "repr", "format", "bytes",
@@ -61,7 +60,7 @@ _TOLD = (
     "delattr", "get", "set", "delete",
 )  # fmt: skip
 _ODD: Mapping[str, tuple[type, ...]] = {
-    **{f"__{prefix}{name}__": (types.NoneType,) for name in _OPERATORS for prefix in ("", "r", "i")},
+    **{f"__{prefix}{name}__": (types.NoneType,) for name in OPERATORS.values() for prefix in ("", "r", "i")},
     **{f"__{name}__": (types.NoneType,) for name in _CALLED},
     **{f"__{name}__": _ODD_KINDS for name in _TOLD},
 }
@@ -144,8 +143,7 @@ class ObjectValue(ComparedValue):
         *,
         fixed: bool = False,
     ) -> None:
-        super().__init__(source)
-        self.cls, self.obj, self.storage, self.fixed = cls, obj, storage, fixed
+        self.source, self.cls, self.obj, self.storage, self.fixed = source, cls, obj, storage, fixed
         self.fields: dict[str, Any] = {}
         self.changed: dict[str, bool] = {}
         """Attributes to store; whether each is to be deleted first, which moves it to the end."""
@@ -285,16 +283,7 @@ class ObjectValue(ComparedValue):
     def generic_set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if isinstance(entry, property):
-            if entry.fset is None:
-                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            interp.tracer.known(entry.fset).call(interp, [self, value], {})
-            return
-        if entry is not MISSING and not isinstance(entry, MEMBERS) and _is_data_descriptor(entry):
-            setter, _ = interp.lookup(type(entry), "__set__")
-            if not isinstance(setter, types.FunctionType):
-                raise Break("unsupported-attribute", f"{name} of {self.describe()} is set")
-            interp.tracer.known(entry).call_method(interp, "__set__", [self, value], {})
+        if _handled(self, interp, entry, name, "__set__", value):
             return
         if name == "__class__":
             raise Break("unsupported-attribute", f"__class__ of {self.describe()} is set")
@@ -321,15 +310,9 @@ class ObjectValue(ComparedValue):
     def generic_del_attr(self, interp: Interpreter, name: str) -> None:
         """Data descriptor, else own attribute."""
         entry, _ = interp.lookup(self.cls, name)
-        if isinstance(entry, property):
-            if entry.fdel is None:
-                interp.raise_new(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no deleter")
-            interp.tracer.known(entry.fdel).call(interp, [self], {})
+        if _handled(self, interp, entry, name, "__delete__"):
             return
         slot = isinstance(entry, MEMBERS)
-        if entry is not MISSING and not slot and _is_data_descriptor(entry):
-            interp.tracer.known(entry).call_method(interp, "__delete__", [self], {})
-            return
         own = self.own(interp, name)
         if own is MISSING and slot and self.obj is not None and hasattr(self.obj, name):
             raise Break("unsupported-attribute", f"{name} of {self.describe()} is deleted")
@@ -362,7 +345,8 @@ class ObjectValue(ComparedValue):
         if name == "__getitem__" and isinstance(self.storage, DictValue):
             hook, _ = interp.lookup(self.cls, "__missing__")
             if isinstance(hook, types.FunctionType):
-                return RawMethod(partial(_item_or_missing, self, self.storage, interp.tracer.function(hook)))
+                found, missing = self.storage.lookup, interp.tracer.function(hook)
+                return RawMethod(lambda at, args, _: found(at, args[0]) or missing.call(at, [self, args[0]], {}))
         return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -469,6 +453,22 @@ class ObjectValue(ComparedValue):
         return store
 
 
+def _handled(owner: ObjectValue, interp: Interpreter, entry: Any, name: str, method: str, *args: Value) -> bool:
+    """Whether a data descriptor of the class has done what is asked for."""
+    if entry is MISSING or isinstance(entry, MEMBERS) or not _is_data_descriptor(entry):
+        return False
+    if isinstance(entry, property):
+        function, kind = (entry.fset, "setter") if args else (entry.fdel, "deleter")
+        if function is None:
+            interp.raise_new(AttributeError, f"property {name!r} of {owner.cls.__name__!r} object has no {kind}")
+        interp.tracer.known(function).call(interp, [owner, *args], {})
+    elif isinstance(interp.lookup(type(entry), method)[0], types.FunctionType):
+        interp.tracer.known(entry).call_method(interp, method, [owner, *args], {})
+    else:
+        raise Break("unsupported-attribute", f"{name} of {owner.describe()} is set or deleted")
+    return True
+
+
 def overriding(interp: Interpreter, value: ObjectValue, name: str) -> bool:
     """Whether a special method is the class's own, and not that of the container's part."""
     entry, _ = interp.lookup(value.cls, name)
@@ -545,13 +545,6 @@ def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]
     interp.raise_new(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
 
 
-def _item_or_missing(
-    owner: Value, storage: DictValue, hook: Value, interp: Interpreter, args: Args, kwargs: Kwargs
-) -> Value:
-    item = storage.lookup(interp, args[0])
-    return hook.call(interp, [owner, args[0]], {}) if item is None else item
-
-
 class InstanceDictValue(BuiltinValue):
     """`obj.__dict__`: reads and writes go to the object's own attributes."""
 
@@ -559,8 +552,7 @@ class InstanceDictValue(BuiltinValue):
     cls = dict
 
     def __init__(self, owner: ObjectValue) -> None:
-        super().__init__(None if owner.source is None else InstanceDict(owner.source))
-        self.owner = owner
+        self.source, self.owner = None if owner.source is None else InstanceDict(owner.source), owner
 
     def snapshot(self, interp: Interpreter) -> DictValue:
         """A dict of all own attributes as they are now."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.ir.graph.nested import Nested, Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import fx
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 class Opaque:
@@ -61,7 +58,6 @@ class OpaqueValue(Value):
     cls = types.FunctionType
 
     def __init__(self, node: fx.Node) -> None:
-        super().__init__(None)
         self.node = node
 
     def as_argument(self) -> Any:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr
+from firebrick.capture.values.base import BuiltinValue
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
-from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from firebrick.capture.emit.prelude import Made
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
@@ -41,9 +40,7 @@ class _RandomState(ObjectValue):
         assert self.made is not None
         emitter.load_fast(emitter.made_temp(self.made.index))
 
-    def get_attr(self, interp: Interpreter, name: str) -> Value:
-        """Methods."""
-        return interp.method(self, name)
+    get_attr = BuiltinValue.get_attr  # type: ignore[assignment]
 
 
 class GeneratorState(_RandomState):
@@ -76,7 +73,7 @@ class GeneratorState(_RandomState):
             if self.source is not None:
                 interp.tracer.guards.equals(Attr(self.source, name), self.obj.device)
             return ConstantValue(self.obj.device)
-        return super().get_attr(interp, name)
+        return interp.method(self, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """It is given a seed before the graph, in the order of its draws; what asks for its state breaks."""
@@ -95,14 +92,13 @@ def _is_seed(value: Value) -> bool:
 
 def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
-    operands = [value.realize().as_constant() for value in (*args, *kwargs.values())]
-    named = dict(zip(kwargs, operands[len(args) :], strict=True))
+    given, named = interp.hosts(args, kwargs, "random-generator", "torch.Generator() is called")
     check_place(interp)
     try:
-        example = torch.Generator(*operands[: len(args)], **named)
+        example = torch.Generator(*given, **named)
     except Exception as error:
         raise Break("random-generator", f"torch.Generator() raises {type(error).__name__}") from error
-    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, operands[: len(args)], named))
+    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, given, named))
 
 
 def check_place(interp: Interpreter) -> None:
@@ -138,7 +134,7 @@ def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs)
 def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, state: GeneratorState) -> Value:
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
-    given, named = _host(args), {name: _host([value])[0] for name, value in kwargs.items()}
+    given, named = interp.hosts(args, kwargs, "random-generator", "random numbers are drawn")
     if interp.tracer.graph.inference.in_region:
         function = torch.inference_mode()(function)
     example = _like(function, given, named, state)
@@ -157,20 +153,6 @@ def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: 
     if not isinstance(made, torch.Tensor):
         raise Break("random-generator", f"{function.__name__}() gives no tensor")
     return made
-
-
-def _host(args: Args) -> list[Any]:
-    """Constants that a call before the graph is given; raises Break: one of them is none."""
-    states = []
-    for arg in args:
-        value = arg.realize()
-        if isinstance(value, SequenceValue) and all(item.realize().is_constant() for item in value.items):
-            states.append(value.build([item.realize().as_constant() for item in value.items]))
-            continue
-        if not value.is_constant():
-            raise Break("random-generator", f"random numbers depend on {value.describe()}")
-        states.append(value.as_constant())
-    return states
 
 
 def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
@@ -224,7 +206,7 @@ class RandomNumbers(_RandomState):
         if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
             raise Break("random-generator", f"{name}() of {self.describe()} is called")
         check_place(interp)
-        given, named = _host(args), {key: _host([value])[0] for key, value in kwargs.items()}
+        given, named = interp.hosts(args, kwargs, "random-generator", f"{name}() is called")
         function = getattr(random.Random, name)
         scratch = random.Random(0)
         try:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.packed import number_at, place_of
-from firebrick.capture.values.base import NotConstant, UnknownValue, Value
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, NotConstant, UnknownValue, Value, ValueEmitter
 from firebrick.capture.values.computed import ComputedValue, float_beside
 from firebrick.capture.values.constant import CONSTANT_METHODS, ConstantValue, OpenValue
 from firebrick.capture.values.early import as_tuple
@@ -29,10 +30,7 @@ from firebrick.ir.graph.nested import SIGNS
 from firebrick.ir.operators.number_op import number_op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, ValueEmitter
 
 _FIX = (
     "choose by torch.where or torch.cond, compute with the tensor instead, or leave the number to code behind the "
@@ -110,7 +108,6 @@ class LateValue(UnknownValue):
     held = ("args",)
 
     def __init__(self, cls: type, function: Callable[..., Any], args: Sequence[Value]) -> None:
-        super().__init__(None)
         self.cls, self.function, self.args = cls, function, args
 
     def _unknown(self) -> NoReturn:
@@ -130,7 +127,6 @@ class OpenText(OpenValue):
     cls = str
 
     def __init__(self, function: Callable[..., str], args: Sequence[Value]) -> None:
-        super().__init__()
         self.function, self.args = function, args
 
     @property
@@ -138,9 +134,7 @@ class OpenText(OpenValue):
         """What it is, guarded from here on."""
         return self.function(*[arg.realize().as_constant() for arg in self.args])
 
-    def reconstruct(self, emitter: ValueEmitter) -> None:
-        """Call the function behind the graph."""
-        emitter.load_call(self.function, *self.args)
+    reconstruct = LateValue.reconstruct  # type: ignore[assignment]
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -387,11 +381,8 @@ def may_be_expected(interp: Interpreter, value: Value) -> bool:
 
 
 def expect(interp: Interpreter, truth: Value) -> None:
-    """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python.
-
-    Raises:
-        Break: the backend can't look, or there was a write that can't be undone where it is false.
-    """
+    """Take a condition for true from here on: each call looks whether it is, and else runs as plain Python; raises
+    Break: the backend can't look, or there was a write that can't be undone where it is false."""
     truth, graph = truth_of(interp, truth.tensor if isinstance(truth, TruthValue) else truth), interp.tracer.graph
     graph.watched = graph.watched or bool(graph.written)  # to be undone, so that plain Python can start again
     if graph.written and graph.beyond_undoing:
@@ -480,7 +471,6 @@ class EitherValue(UnknownValue):
     held = ("second", "sides")
 
     def __init__(self, second: TensorValue, sides: Sequence[Value]) -> None:
-        super().__init__(None)
         self.second, self.sides = second, sides
 
     def _unknown(self) -> NoReturn:

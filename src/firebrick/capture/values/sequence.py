@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 
-from firebrick.capture.values.base import BuiltinValue, Value
+from firebrick.capture.values.base import Args, BuiltinValue, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
-
     Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 
@@ -26,8 +23,7 @@ class SequenceValue(BuiltinValue):
     held = ("items",)
 
     def __init__(self, items: list[Value], source: Source | None = None) -> None:
-        super().__init__(source)
-        self.items = items
+        self.source, self.items = source, items
 
     def as_argument(self) -> Any:
         """A tuple or list of graph arguments."""
@@ -270,8 +266,7 @@ class SliceValue(BuiltinValue):
     }
 
     def __init__(self, start: Value, stop: Value, step: Value = NONE, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.start, self.stop, self.step = start, stop, step
+        self.source, self.start, self.stop, self.step = source, start, stop, step
 
     def as_constant(self) -> Any:
         """A real slice of constants."""

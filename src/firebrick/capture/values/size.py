@@ -7,13 +7,14 @@ comparisons and graph functions keep the expression.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, Item
-from firebrick.capture.values.base import Value
+from firebrick.capture.values.base import Interpreter, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue, OpenValue
 from firebrick.ir.graph.nested import Held
 from firebrick.ir.index.expr import Expr, Var, as_expr, floordiv, maximum, minimum, mod
@@ -21,13 +22,10 @@ from firebrick.ir.index.operation import operation
 from firebrick.ir.index.sizes import expressions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from torch import fx
 
     from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.values.base import Interpreter, Source, ValueEmitter
     from firebrick.capture.values.early import EarlyReads
     from firebrick.capture.values.tensor import TensorValue
 
@@ -45,7 +43,6 @@ class SizeValue(OpenValue):
     cls = int
 
     def __init__(self, expr: Expr, nodes: SizeNodes) -> None:
-        super().__init__()
         self.expr, self.nodes = expr, nodes
 
     @property
@@ -80,7 +77,6 @@ class HeldValue(Value):
     cls = bool
 
     def __init__(self, sign: str, left: Expr, right: Expr, nodes: SizeNodes) -> None:
-        super().__init__(None)
         self.sign, self.left, self.right, self.nodes = sign, left, right, nodes
 
     def truth(self, interp: Interpreter) -> bool:

@@ -6,6 +6,7 @@ is switched off, as it is inside of `__torch_function__`, the plain tensor takes
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,6 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
@@ -137,7 +136,11 @@ class SubclassValue(ObjectValue):
         raise Break("data-dependent-branch", "the truth of a tensor is asked")
 
     def reconstruct(self, emitter: ValueEmitter) -> None:
-        """`plain.as_subclass(cls)`, then its attributes."""
+        """`plain.as_subclass(cls)`, then its attributes; a class may say what makes the object that it stands for."""
+        if made_by := vars(self.cls).get("made_by"):
+            emitter.load_call(made_by[0], *[self.fields[name].realize() for name in made_by[1]])
+            emitter.remember(self)
+            return
         emitter.load_call(_subclassed, self.plain, self.cls)
         emitter.remember(self)
         store_fields(emitter, self, self.fields)

@@ -5,26 +5,23 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.guards.sources import Attr
 from firebrick.capture.inference_mode import is_inference
 from firebrick.capture.interpreter.function_modes import method_under_modes, seen
-from firebrick.capture.values.base import ComparedValue, Value
+from firebrick.capture.values.base import Args, ComparedValue, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from torch import fx
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
     Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
@@ -72,8 +69,7 @@ class TensorValue(ComparedValue):
         cls: type = torch.Tensor,
         obj: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(source)
-        self.node, self.fake, self.cls, self.obj = node, fake, cls, obj
+        self.source, self.node, self.fake, self.cls, self.obj = source, node, fake, cls, obj
         self.attributes: dict[str, Value] | None = None  # those that captured code has set
         self.data_version: int | None = None  # if `data` was set: what the fake tensor's would be without writes since
         self.leaf: Value | None = None  # one that is made before the graph, which it has become
@@ -337,7 +333,6 @@ class TruthValue(Value):
     held = ("tensor",)
 
     def __init__(self, tensor: TensorValue) -> None:
-        super().__init__(None)
         self.tensor = tensor
 
     def truth(self, interp: Interpreter) -> bool:
@@ -394,10 +389,6 @@ def _defines(cls: type, name: str) -> bool:
     return any(name in vars(base) for base in cls.__mro__)
 
 
-def _break(kind: str, detail: str, interp: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> Value:
-    raise Break(kind, detail)
-
-
 def _places(interp: Interpreter, key: Value) -> list[Value]:
     """The tensors that a key consists of, and numbers beside them as tensors; none for other keys."""
     key = key.realize()
@@ -416,14 +407,14 @@ _ARITIES = {"__contains__": 1, "__getitem__": 1, "__len__": 0, "__setitem__": 2,
 """Methods with a rule that looks at arguments by place -> how many they take."""
 
 TENSOR_METHODS: dict[str, Method] = {
-    "__contains__": functools.partial(_break, "data-dependent-branch", "`in` on a tensor"),
+    "__contains__": breaks("data-dependent-branch", "`in` on a tensor"),
     **{name: CONTAINER_METHODS[name] for name in ("__getitem__", "__setitem__")},
     "__len__": lambda interp, value, args, kwargs: value.length_value(interp),
     "detach_": _detach,
     "is_inference": _is_inference,
     "set_": _set,
     **{
-        name: functools.partial(_break, "unsupported-call", f"Tensor.{name}() is called")
+        name: breaks("unsupported-call", f"Tensor.{name}() is called")
         for name in (
             *("_is_view", "backward", "register_post_accumulate_grad_hook", "resize_", "resize_as_"),
             *("retain_grad", "share_memory_"),

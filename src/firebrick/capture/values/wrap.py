@@ -16,7 +16,7 @@ import types
 import typing
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,11 +46,9 @@ from firebrick.capture.values.subclass import SubclassValue, is_plain_subclass
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.capture.values.wrapper import read_wrapper
 from firebrick.capture.wrappers import is_wrapper
-from firebrick.runtime.quantized import unpacked
+from firebrick.runtime.quantized import quantization, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Source, Value
 
@@ -267,10 +265,12 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         return _subclass(tracer, obj, source)
     path, picked = tracer.parameter_path(source), s.is_picked(source)
-    if path is not None and source not in tracer.replaced and not picked:
+    if path is not None and source not in tracer.replaced and not picked and not obj.is_quantized:
         _identity(tracer, obj, source, pinned)
         tracer.guards.requires_grad(source, obj)
         return tracer.graph.attribute(obj, path, source)
+    if obj.is_quantized:
+        return _quantized(tracer, obj, source)
     if obj.is_nested:
         raise Break("unsupported-operation", f"{source} is a nested tensor")
     if torch._C._functorch.maybe_get_level(obj) == _ENDED:
@@ -286,6 +286,19 @@ def _tensor(tracer: Tracer, obj: torch.Tensor, source: Source, pinned: bool) -> 
     value = tracer.graph.input(obj, source)
     for dim, symbol in varying.items():
         tracer.graph.sizes.leaves.setdefault(symbol.name, (value, value.node, dim))
+    return value
+
+
+def _quantized(tracer: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    """Its codes, taken from it before the graph."""
+    scheme, dtype, _, _, *numbers = how = quantization(obj)
+    if not numbers or dtype not in (torch.quint8, torch.qint8) or obj.device.type != "cpu":
+        raise Break("unsupported-operation", f"{source} is quantized by {scheme} in {dtype}")
+    tracer.guards.equals(s.Applied(source, quantization, "how {0.base} is quantized"), how)
+    codes = tracer.graph.made("codes", tracer.prelude.add(torch.int_repr, [source]), obj.int_repr())
+    value = SubclassValue(tracer, known_callables.polyfill("quantized"), codes, None, source)
+    fields = dict(zip(("scale", "zero_point", "given"), map(ConstantValue, (*numbers, True)), strict=True))
+    value.fields.update(codes=codes, **fields)
     return value
 
 
@@ -399,9 +412,10 @@ def _container(tracer: Tracer, obj: Any, source: Source, pinned: bool) -> Value:
 UNCHANGING: tuple[type, ...] = (
     *(inspect.Signature, inspect.Parameter, type(inspect.Parameter.POSITIONAL_ONLY), dataclasses.Field),
     *(types.CodeType, types.UnionType, types.GenericAlias, re.Pattern, re.Match, torch.finfo, torch.iinfo),
-    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date),
+    *(fractions.Fraction, decimal.Decimal, datetime.timedelta, datetime.date, typing.TypeVar),
     *(pathlib.PosixPath, pathlib.PurePosixPath, torch.torch_version.TorchVersion),
-    *map(type, (typing.Callable, typing.Mapping, typing.Optional[int])),  # noqa: UP045
+    *map(type, (typing.Callable, typing.Mapping, typing.Tuple, typing.Union, typing.Literal)),  # noqa: UP006
+    type(typing.Optional[int]),  # noqa: UP045
 )
 """Classes whose instances never change."""
 

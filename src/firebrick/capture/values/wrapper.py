@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,21 +18,19 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Attr
 from firebrick.capture.hook import Wrapped
-from firebrick.capture.values.constant import ConstantValue
+from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TensorValue
-from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, leaves_of, unwrap, wrapped
+from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, leaves_of, refill, unwrap, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
     from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 
-_WRAPPED, _UNWRAP = Wrapped(wrapped, None), Wrapped(unwrap, None)
+_WRAPPED, _UNWRAP, _REFILLED = Wrapped(wrapped, None), Wrapped(unwrap, None), Wrapped(refill, None)
 """What new code calls: none of it is captured."""
 _SIZES = ("shape", "nbytes", "size()", "stride()", "numel()", "nelement()", "storage_offset()")
 _TENSOR = frozenset(torch.Tensor.__mro__)
@@ -46,7 +45,7 @@ class WrapperValue(TensorValue):
 
     __slots__ = ("given",)
     given: tuple[Any, ...]
-    """Of one that was there before: its history of gradients, its layout and the plain tensors in it."""
+    """Of one that was there before: its history of gradients and attributes, its layout, the plain tensors in it."""
 
     def _guard(self, interp: Interpreter) -> None:
         """Its layout is guarded as it is read."""
@@ -79,10 +78,8 @@ class WrapperValue(TensorValue):
 
     def _held(self, interp: Interpreter, name: str) -> Value:
         """An attribute of the instance."""
-        try:
+        with interp.raising(AttributeError):
             held = getattr(self.fake, name)
-        except AttributeError:
-            interp.raise_new(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         if isinstance(held, torch.Tensor):
             plain = interp.tracer.graph.known(held)
             if plain is not None:
@@ -98,10 +95,9 @@ class WrapperValue(TensorValue):
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """One row of a jagged tensor is as long as data say."""
-        one = self.fake.layout is torch.jagged and key.python_type() is int
-        return (
-            self.call_method(interp, "unbind", [], {}).get_item(interp, key) if one else super().get_item(interp, key)
-        )
+        if self.fake.layout is torch.jagged and key.python_type() is int:
+            return self.call_method(interp, "unbind", [], {}).get_item(interp, key)
+        return super().get_item(interp, key)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """Methods of the class are inlined, those of torch's own classes are nodes, as are those of every tensor."""
@@ -115,10 +111,15 @@ class WrapperValue(TensorValue):
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
 
     def replay(self, emitter: ValueEmitter) -> Callable[[], None]:
-        """Count the writes: the graph makes them to what is in it."""
-        own = emitter.load_to_temp(self)
+        """Put what was replaced into it, and count the writes: the graph makes them to what is in it."""
+        own, layout, leaves = emitter.load_to_temp(self), Layout(self.fake), self.given[2:]
+        same = [*map(operator.is_, layout.leaves(self.fake), leaves)]
+        parts = _apart(emitter.graph, self, layout)[1] if not all(same) else []
+        temp = emitter.load_to_temp([NONE if kept else part for part, kept in zip(parts, same, strict=False)])
 
         def store() -> None:
+            if parts:
+                emitter.run_call(_REFILLED, temps=[own, temp])
             for _ in range(self.fake._version):
                 emitter.run_call(increment_version, temps=[own])
 
@@ -132,19 +133,23 @@ class WrapperValue(TensorValue):
         emitter.remember(self)
 
 
-def note_written_wrappers(interp: Interpreter) -> None:
-    """Those that were given hold the same plain tensors as before, which the class's dispatch has written to.
-
-    Raises:
-        Break: it has changed them otherwise, or their history of gradients.
-    """
-    for value in [*interp.tracer.graph._by_fake.values()]:
-        if isinstance(value, WrapperValue) and value.obj is not None and value.fake._version:
-            history, layout, *leaves = value.given
-            same = value.fake.grad_fn is history and Layout(value.fake) == layout
-            if not same or any(one is not leaf for one, leaf in zip(leaves_of(value.fake), leaves, strict=True)):
+def note_changed_wrappers(interp: Interpreter, fakes: Iterable[torch.Tensor] | None) -> None:
+    """Those that were given hold what the class's dispatch has put into them, at a call with these (None: with any);
+    raises Break: it has changed them otherwise, or their history of gradients."""
+    known = interp.tracer.graph._by_fake
+    for value in [*known.values()] if fakes is None else [known.get(id(fake)) for fake in fakes]:
+        if isinstance(value, WrapperValue) and value.obj is not None:
+            state, layout, *leaves = value.given
+            if _state(value.fake) != state or not layout.equals(Layout(value.fake), strides=False):
                 raise Break("tensor-subclass", f"a {value.cls.__name__} that was given is changed")
-            interp.tracer.effects.mutated(value, always=True)
+            if value.fake._version or not all(map(operator.is_, leaves_of(value.fake), leaves)):
+                interp.tracer.effects.mutated(value, always=True)
+
+
+def _state(fake: Any) -> dict[str, Any]:
+    """What else there is of one but its layout and its tensors; torch's own classes remember what they are asked."""
+    own = {} if _is_of_torch(type(fake)) else vars(fake)
+    return {"grad_fn": fake.grad_fn} | {n: one for n, one in own.items() if not isinstance(one, torch.Tensor)}
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -186,7 +191,7 @@ def read_wrapper(tracer: Tracer, obj: Any, source: Source) -> Value:
     node.meta["val"] = fake = graph._run("call_function", node.target, [leaf.fake for leaf in leaves], {})
     node.meta["stack"] = ()
     value = graph._by_fake[id(fake)] = WrapperValue(node, fake, source, type(obj), obj)
-    value.given = (fake.grad_fn, Layout(fake), *leaves_of(fake))
+    value.given = (_state(fake), Layout(fake), *leaves_of(fake))
     return value
 
 

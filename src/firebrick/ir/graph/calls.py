@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _OPERATORS = {
     operator.truediv: "div", operator.floordiv: "floor_divide", operator.mod: "remainder",
@@ -68,22 +68,8 @@ _POINTWISE = _words(
     softplus mish where addcdiv addcmul logical_not bitwise_not eq ne lt le gt ge
     """
 )
-_MUTATING_OPERATORS = frozenset(
-    {
-        operator.iadd,
-        operator.isub,
-        operator.imul,
-        operator.itruediv,
-        operator.ifloordiv,
-        operator.imod,
-        operator.ipow,
-        operator.iand,
-        operator.ior,
-        operator.ixor,
-        operator.imatmul,
-        operator.setitem,
-    }
-)
+_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul setitem"
+_MUTATING_OPERATORS = frozenset(getattr(operator, name) for name in _IN_PLACE.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +347,15 @@ def copy_node(graph: fx.Graph, node: fx.Node, arg: Callable[[fx.Node], fx.Node])
     copied.args, copied.kwargs = args, kwargs
     copied.meta = {**node.meta}
     return copied
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value, in order: in tuples, lists and dicts too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)

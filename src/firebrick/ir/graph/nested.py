@@ -45,9 +45,10 @@ class Nested:
         bodies: the graphs.
         key: what else tells two of a class apart, as text; None: it has none that is equal in every process.
         splits: whether a trace can't go through it, so that graphs are compiled apart before and behind it.
+        saves: it takes `keep`, a function of what a forward must save for its backward.
     """
 
-    splits = False
+    splits = saves = False
 
     def __init__(self, name: str, bodies: tuple[Body, ...], key: str | None = "") -> None:
         self.__name__ = self.__qualname__ = name

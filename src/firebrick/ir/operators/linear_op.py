@@ -1,4 +1,4 @@
-"""The operator of matmuls by constant weights, `firebrick::linear`.
+"""The operators of matmuls by constant weights, `firebrick::linear`, and of attention, which is two of them.
 
 Compiled graphs have a generated kernel instead of the call (`targets/cpu/matmul_kernel.py`); the function here says
 what it computes, for prints, the interpreter and eager kernels.
@@ -56,3 +56,9 @@ linear_op: Any = define(
     _linear,
     out=True,
 )
+attention_op: Any = define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal) -> Tensor",
+    lambda q, k, v, mask, scale, causal: F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale),
+    out=True,
+)
+"""Attention of [batch, heads, length, size] on a CPU (`targets/cpu/attention_kernel.py`)."""

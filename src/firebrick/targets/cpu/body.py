@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from firebrick.targets.cpu.tree_facts import folding_loop, folds, price, transpo
 from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from firebrick.ir.index.expr import Var
     from firebrick.ir.kernels.tree import Stmt
@@ -136,11 +135,8 @@ class Body:
         if private:
             out.line(f"*({stored}u*)({base} + ({out.index(s.index)}) * {lanes.width}) = {code};")
         elif not gathered and s.index.coeff(lanes.var) is ONE:
-            place = f"{base} + {out.index(s.index)}"
-            if lanes.count is None:
-                out.line(f"*({stored}u*)({place}) = {code};")
-            else:
-                out.line(f"{stored}_store({place}, {code}, {lanes.count});")
+            place, some = f"{base} + {out.index(s.index)}", lanes.count
+            out.line(f"{stored}_store({place}, {code}, {some});" if some else f"*({stored}u*)({place}) = {code};")
         else:
             self._scatter(s, base, stored, code, bound)
 
@@ -266,13 +262,8 @@ class Body:
 
     def _partial_sums(self, loop: Loop) -> list[AccState]:
         """Sums that the loop folds into and that are not yet kept in parts."""
-        out = self.out
-        lines = []
-        for _ in out.each_replica():
-            for s in out.accs.values():
-                if sums(s) and not s.code.endswith("_part") and folds(loop.body, s.acc.name):
-                    lines.append(s)
-        return lines
+        states = [s for _ in self.out.each_replica() for s in self.out.accs.values()]
+        return [s for s in states if sums(s) and not s.code.endswith("_part") and folds(loop.body, s.acc.name)]
 
     def _cascades(
         self, loop: Loop, parts: list[AccState], low: str, high: str, step: int, emit: Callable[[str, str], None]
@@ -374,13 +365,8 @@ class Body:
             out.close()
 
     def _lanes_body(self, loop: Loop, lanes: list[tuple[str, Lanes]]) -> None:
-        with self._replicas([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)]):
-            self.body(loop.body)
-
-    @contextmanager
-    def _replicas(self, replicas: list[Replica]) -> Iterator[None]:
-        outside = self.out.enter(replicas)
-        yield
+        outside = self.out.enter([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)])
+        self.body(loop.body)
         self.out.leave(outside)
 
     def _transposed_loop(self, loop: Loop, low: str, high: str) -> bool:

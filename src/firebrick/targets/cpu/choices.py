@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.targets.base import CALL, Choice
+from firebrick.targets.cpu.attention_kernel import WIDEST
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
 from firebrick.targets.cpu.matmul_kernel import PIECE
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
@@ -92,14 +93,20 @@ def _batched(columns: int, x: Any, y: Any) -> list[Choice]:
     return [Choice("own", 0.5)]
 
 
-def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any) -> list[Choice]:
-    """Attention of [batch, heads, length, size]: in parts, where scores take no more memory than the rest."""
-    sizes = (*q.shape, *k.shape, *v.shape)
-    if not columns or q.dtype is not torch.float32 or not all(type(n) is int and n for n in sizes):
+def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> list[Choice]:
+    """Attention of [batch, heads, length, size], of whole panels; of one query the call reads keys and values once."""
+    (batch, heads, rows, size), keys = q.shape, k.shape[2]
+    known = all(type(n) is int for n in (heads, size)) and all(type(n) is not int or n for n in (batch, rows, keys))
+    if not columns or not known or q.dtype is not torch.float32 or size % columns or size > WIDEST:
         return []
-    alike = k.shape == v.shape == (*q.shape[:2], k.shape[2], q.shape[3])
-    few = math.prod(q.shape[:3]) * k.shape[2] <= 2 * (q.numel() + k.numel())
-    return [Choice("parts", 1.5)] if alike and few else []
+    # Texts: sizes that are symbols are compared without deciding anything about them.
+    alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])
+    hides = mask is None or (mask.dtype is q.dtype and str(mask.shape[-1]) == str(keys) and mask.dim() in (2, 4))
+    return (
+        [Choice("own", 1.1 if type(rows) is int and rows == 1 else 0.7)]
+        if alike and hides and (mask is None or not causal)
+        else []
+    )
 
 
 def _convolution(

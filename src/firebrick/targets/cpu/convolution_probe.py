@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 _PROBE = """\
 extern "C" {{ void* fb_probe_symbols[] = {{{symbols}}}; }}
 extern "C" void fb_probe_dense(void* const* args, const int64_t* s) {{
-  const int64_t* const shape = s + 2;
-  if (s[1]) fb_dense_{v}_part(args, shape, 0, s[0]);
-  else fb_parallel(fb_dense_{v}_part, args, shape, s[0]);
+  fb_parallel(fb_dense_{v}_part, args, s + 2, s[0], s[1] ? 0 : 1);
 }}
 """
 

@@ -100,6 +100,14 @@ def _atom_text(atom: Expr, names: Mapping[Var, str]) -> str:
     raise InternalError(f"no C++ for {atom.show()}")
 
 
+def size_text(e: Expr, sizes: list[Expr]) -> int | str:
+    """A size or stride of a kernel as a number, or as one of those `sizes` that each call gives."""
+    if e.is_const:
+        return e.const
+    sizes.extend([e] if e not in sizes else [])
+    return f"sizes[{sizes.index(e)}]"
+
+
 def needs_division(e: Expr) -> bool:
     """Whether the text of `e` uses the helpers of rounded-down division."""
     for atom, _ in e.terms:

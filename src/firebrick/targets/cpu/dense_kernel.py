@@ -239,9 +239,8 @@ class Call:
         """A word for the kernel's name."""
         return f"convolution_{self.size[0]}x{self.size[1]}x{self.inner}x{self.outer}"
 
-    def shares(self, unit: Unit) -> str:
+    def shares(self, _: Unit) -> str:
         """What kernels have in common that take the same tiles."""
-        del unit
         return "dense" if self.columns else "depthwise"
 
     def fields(self, shape: Mapping[str, Field]) -> dict[str, Field]:
@@ -263,9 +262,8 @@ class Call:
         unit.helpers.setdefault("fb_shared", _SHARED)
         unit.helpers.setdefault(f"fb_{kind}", driver)
         text = ", ".join(f".{field} = {_written(value)}" for field, value in self.fields(shape).items())
-        arguments = f"args, (const int64_t*)&{name}_shape"
-        serial = f"fb_{kind}_part({arguments}, 0, {count})"
-        run = serial if self.is_serial() else f"fb_parallel(fb_{kind}_part, {arguments}, {count})"
+        pieces = int(not self.is_serial())
+        run = f"fb_parallel(fb_{kind}_part, args, (const int64_t*)&{name}_shape, {count}, {pieces})"
         return (
             f"static const fb_{kind} {name}_shape = {{{text}}};\n"
             f'extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'

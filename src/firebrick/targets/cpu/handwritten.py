@@ -1,4 +1,4 @@
-"""Library calls for which a kernel is written from a template: matmuls, convolutions and recurrent layers."""
+"""Library calls for which a kernel is written from a template: matmuls, convolutions, attention, recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.targets.cpu import dense_kernel, matmul_kernel, panel_kernel, recurrent_kernel
+from firebrick.targets.cpu import attention_kernel, dense_kernel, matmul_kernel, panel_kernel, recurrent_kernel
+from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.dense_kernel import Call, Dense
 from firebrick.targets.cpu.depthwise_kernel import Depthwise
 from firebrick.targets.cpu.matmul_kernel import Linear
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
 
-Shape = Linear | Call | Recurrent | PanelProduct
+Shape = Linear | Call | Recurrent | PanelProduct | Attention
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,
-    panel_kernel.OP: PanelProduct.of,
+    panel_kernel.OP: PanelProduct.of, attention_kernel.OP: Attention.of,
 }  # fmt: skip
 """Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 

@@ -69,7 +69,8 @@ class Values(Writer):
         if isinstance(v, Op):
             if v.name == "where":
                 return self._where(v)
-            return self._cast(v) if v.name == "to" else self._op(v)
+            x = v.args[0]
+            return cast(self, self.value(x), x.dtype, v.dtype) if v.name == "to" else self._op(v)
         raise InternalError("a reduction was left in a kernel's values")
 
     def _index_value(self, v: Index) -> Text:
@@ -99,22 +100,16 @@ class Values(Writer):
             assert lanes is not None
             address = f"{base} + ({self.index(v.index)}) * {lanes.width}"
             return self.name(v.dtype, self._from_memory(v.dtype, address, None), True)
-        varying = lanes is not None and (lanes.var in v.index.vars() or any(t.varying for _, t in bound))
-        if not varying:
-            return self._load_one(v, base, bound)
-        return self._load_lanes(v, base, bound)
-
-    def _load_one(self, v: Load, base: str, bound: list[tuple[Var, Text]]) -> Text:
         for x, t in bound:
             self.names[x] = f"(int64_t){t.code}"
+        if lanes is not None and (lanes.var in v.index.vars() or any(t.varying for _, t in bound)):
+            return self._load_lanes(v, base, bound)
         code = f"{base}[{self.index(v.index)}]"
         return self.name(v.dtype, f"{code} != 0" if v.dtype == "b8" else code, False)
 
     def _load_lanes(self, v: Load, base: str, bound: list[tuple[Var, Text]]) -> Text:
         lanes = self.lanes
         assert lanes is not None
-        for x, t in bound:
-            self.names[x] = f"(int64_t){t.code}"
         gathered = any(t.varying for _, t in bound)
         stride = None if gathered else v.index.coeff(lanes.var)
         if v in self.turned:
@@ -314,7 +309,3 @@ class Values(Writer):
             self.line(f"{name} = {self.spread(body, v.dtype)};")
         self.close()
         return Text(name, True)
-
-    def _cast(self, v: Op) -> Text:
-        (arg,) = v.args
-        return cast(self, self.value(arg), arg.dtype, v.dtype)

@@ -24,10 +24,9 @@ def _contiguous(shape: Sequence[Expr]) -> Strides:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def _linear(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
+def _linear(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
     """The elements of a row side by side, and those of the weight along one axis."""
-    del out
-    x, weight, *_ = tensors = [a for a in args if isinstance(a, Ref)]
+    x, weight, *_others = tensors = [a for a in args if isinstance(a, Ref)]
     other = args[4]
     wanted: list[Strides | None] = [None] * len(tensors)
     for k, t in enumerate(tensors):
@@ -69,9 +68,8 @@ def _channels_last(shape: Sequence[Expr], gap: int = 0) -> Strides:
     return by_batch, by_channel, by_row, by_column
 
 
-def _recurrent(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
+def _recurrent(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
     """Weights and states without gaps, and the gates of an input side by side."""
-    del out
     _, projected, *rest = args
     wanted = [None if p.strides[2] is ONE else _contiguous(p.shape) for p in projected]
     for tensors in rest:
@@ -81,15 +79,19 @@ def _recurrent(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]
     return wanted
 
 
-def _panel_product(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | None]:
+def _rows(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
     """The elements of a row side by side."""
-    del out
-    others = [None for a in args[1:] if isinstance(a, Ref)]
-    return [None if _in_rows(args[0]) else _contiguous(args[0].shape), *others]
+    return [None if _in_rows(t) else _contiguous(t.shape) for t in args if isinstance(t, Ref)]
+
+
+def _attention(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
+    """The same, where rows may be any number of elements apart."""
+    refs = (t for t in args if isinstance(t, Ref))
+    return [None if t.strides[-1] is ONE and t.offset.is_const else _contiguous(t.shape) for t in refs]
 
 
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
     "firebrick::linear": _linear, "firebrick::convolution": _convolution, "firebrick::recurrent": _recurrent,
-    "firebrick::panel_product": _panel_product,
+    "firebrick::panel_product": _rows, "firebrick::attention": _attention,
 }  # fmt: skip
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

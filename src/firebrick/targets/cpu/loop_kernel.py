@@ -89,14 +89,11 @@ class _Kernel:
 
     def _start(self, args: str, count: str) -> None:
         """Run the part function for all iterations, on threads if that is worth it."""
-        name = self.kernel.name
+        pieces = "1"
         if self.kernel.sizes:
             sizes = [f"({self.out.index(e)})" for e in deepest_loops(self.kernel.body)]
-            work = " * ".join([*sizes, str(weight(self.kernel.body))])
-            self.out.line(f"if ({work} < {PARALLEL_WORK}) {name}_part({args}, sizes, 0, {count});")
-            self.out.line(f"else fb_parallel({name}_part, {args}, sizes, {count});")
-        else:
-            self.out.line(f"fb_parallel({name}_part, {args}, sizes, {count});")
+            pieces = f"{' * '.join([*sizes, str(weight(self.kernel.body))])} < {PARALLEL_WORK} ? 0 : 1"
+        self.out.line(f"fb_parallel({self.kernel.name}_part, {args}, sizes, {count}, {pieces});")
 
     def _tail(self) -> None:
         self.out.lines.append("}")

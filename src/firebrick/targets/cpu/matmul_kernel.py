@@ -11,7 +11,7 @@ The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matr
 Calls name the form ("dots", "panels"), or leave it to what is said above ("own").
 
 A sum's order depends on the shapes alone, not on threads, and is kept short, which bounds its rounding error: lanes, or
-chains of `_CHAIN` products. Scale, bias, what is added and the activation are applied while results are in cache.
+chains of `CHAIN` products. Scale, bias, what is added and the activation are applied while results are in cache.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LEAST = 16
 
 _PANEL = 512
 """Products of a panel."""
-PIECE, _CHAIN = 256, 128
+PIECE, CHAIN = 256, 128
 """Products in one chain of additions: of convolutions, and here."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
@@ -161,11 +161,6 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
   }}
   }}
 }}
-template <typename W> static void fb_all_{form}(fb_part part, void* const* args, const fb_{form}_shape<W>& s) {{
-  const int64_t count = s.batch * s.row_parts * s.column_parts;
-  if (s.pieces) fb_parallel(part, args, (const int64_t*)&s, count, s.pieces);
-  else part(args, (const int64_t*)&s, 0, count);
-}}
 """
 """Matmuls of a unit in one form, which differ by numbers and by the tiles that they take, by their rows: of
 `rows / tiles` rows or one more, of `columns` or what is left, in sums of `piece` products. A compiler computes the plan
@@ -245,7 +240,7 @@ static void {name}_part(void* const* args, const int64_t* s, int64_t begin, int6
 }}
 static void {name}_all(void* const* args, const int64_t* sizes) {{
   {constant} auto s = {name}_shape({given_sizes});
-  fb_all_{form}({name}_part, args, s);
+  fb_parallel({name}_part, args, (const int64_t*)&s, s.batch * s.row_parts * s.column_parts, s.pieces);
 }}
 """
 
@@ -363,12 +358,14 @@ class Linear:
             return ["nullptr", *(name(n) if n in heights and n in taken else "nullptr" for n in range(1, most + 1))]
 
         if form == "dots":
-            dots = partial(dot, unit, lanes, tail=_left(self.inner, lanes) != 0, scalar=self.type)
+            dots = partial(
+                dot, unit, lanes, tail=isinstance(self.inner, int) and self.inner % lanes != 0, scalar=self.type
+            )
             wide = [n for n in heights if 9 * n < registers and (few or not self.rows)]
             both = table(partial(dots, columns=8), wide), table(partial(dots, columns=4), () if few else heights)
             taken = f"rows * 9 < {registers} ? {{0}}_whole : {{0}}_other"
             return f"{taken}, {taken}", f"rows * 9 < {registers} ? 8 : 4", *both
-        left = _left(self.outer, 2 * lanes)
+        left = self.outer % (2 * lanes) if isinstance(self.outer, int) else 0
         last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
         whole = table(partial(tile, unit, lanes, vectors=2, last=lanes), () if left == self.outer else heights)
         return (
@@ -380,7 +377,7 @@ class Linear:
 
     def _driver(self, unit: Unit, form: str, lanes: int, most: int) -> None:
         """What all matmuls of a form have in common."""
-        small, facts = unit.target.vector_bytes == 32, {"w": lanes, "chain": _CHAIN, "row": ROW}
+        small, facts = unit.target.vector_bytes == 32, {"w": lanes, "chain": CHAIN, "row": ROW}
         if form == "dots":
             facts |= {"few": _FEW, "piece_few": _DOT_PIECE_FEW, "piece": _DOT_PIECE, "block": _DOT_COLUMNS}
         else:
@@ -410,17 +407,8 @@ _TEXTS = {"dots": (_PLAN_DOTS, "", _DOTS), "panels": (_PLAN_PANELS, _PACK, _CHAI
 """Form -> how it plans a shape, what it packs and what it calls for a tile."""
 
 
-def _left(n: int | str, multiple: int) -> int:
-    """What is left of a size beside multiples; of one that a call gives nothing is."""
-    return n % multiple if isinstance(n, int) else 0
-
-
 def grid(rows: int, columns: int, threads: int, costs: tuple[float, float, float]) -> tuple[int, int]:
-    """The parts of rows and of columns, one a thread, of which the largest takes the least time.
-
-    costs: of a tile, and of bringing in what a row and a column of tiles read. A core multiplies a vector in about the
-    time in which a word comes from the cache that all share.
-    """
+    """What `fb_grid` gives. costs: of a tile, and of bringing in what a row and a column of tiles read."""
 
     def cost(parts: tuple[int, int]) -> float:
         high, wide = -(-rows // parts[0]), -(-columns // parts[1])

@@ -147,25 +147,6 @@ def batches(
             yield form, lambda: torch.bmm(a, b.mT if turned else b, out=out)
 
 
-def attentions(
-    target: CpuTarget, config: Config, forms: Mapping[str, int], q: torch.Tensor, _k: Any, v: torch.Tensor, mask: Any
-) -> Iterator[tuple[str, Run]]:
-    """Attention of as many heads as decide; ATen's softmax stands for ours, which takes scale and mask on the way."""
-    (batch, heads, rows, size), keys = q.shape, v.shape[2]
-    heads = min(batch * heads, max(_PRODUCTS * target.threads // (2 * rows * size * keys), 4 * target.threads))
-    a, b, c = (torch.ones(1, n, heads, size).transpose(1, 2) for n in (rows, keys, keys))
-    hidden = None if mask is None else torch.zeros(rows, keys)
-    yield "call", lambda: aten._scaled_dot_product_flash_attention_for_cpu(a, b, c, attn_mask=hidden)
-    scores, out = torch.ones(heads, rows, keys), torch.empty(heads, rows, size)
-    products: list[Run] = []
-    for x, y in ((a[0], b[0].mT), (scores, c[0])):
-        form = target.choices("aten::bmm", (x, y))[0].name
-        products += dict(batches(target, config, {form: 0}, x, y)).values()
-    laid, (first, last) = torch.empty_like(a[0]), products
-    soft = partial(torch.softmax, scores, -1) if hidden is None else lambda: scores.add_(hidden).softmax(-1)
-    yield "parts", lambda: (first(), soft(), last(), laid.copy_(out))
-
-
 @dataclass(frozen=True, slots=True)
 class _Images:
     """A convolution of images by a constant weight, or as many of its results as are measured."""

@@ -14,7 +14,7 @@ import torch
 
 from firebrick.errors import CompileError
 from firebrick.runtime.unwatched import as_written
-from firebrick.targets.cpu.measured_runs import attentions, batches, convolutions, matmuls
+from firebrick.targets.cpu.measured_runs import batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def measure(
 
 
 _RUNS: Mapping[str, Callable[..., Any]] = {
-    "aten::mm": matmuls, "aten::bmm": batches, "aten::convolution": convolutions, "firebrick::attention": attentions,
+    "aten::mm": matmuls, "aten::bmm": batches, "aten::convolution": convolutions,
 }  # fmt: skip
 """Op -> its forms and what runs each, given the target, settings, forms and arguments."""
 

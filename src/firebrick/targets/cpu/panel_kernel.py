@@ -248,8 +248,7 @@ extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   const int64_t some = groups / ({panels} * p.columns), pieces = some < 1 ? 1 : some < {pieces} ? some : {pieces};
   const int64_t parts = p.columns * pieces < groups ? p.columns * pieces : groups;
   const fb_{kind}_shape s = {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, p.rows, parts}};
-  if (alone) {name}_part(args, (const int64_t*)&s, 0, parts);
-  else fb_parallel({name}_part, args, (const int64_t*)&s, p.rows * parts, pieces);
+  fb_parallel({name}_part, args, (const int64_t*)&s, p.rows * parts, alone ? 0 : pieces);
 }}
 """
 """Threads share out a grid of parts, as of other matmuls."""
@@ -322,14 +321,8 @@ class PanelProduct:
         after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
         # A row of an instruction's products by a panel, and what an operand's row is in words, in lanes.
         product, word = columns / self.depth / (_TILE_SPEED if amx else 1), lanes * (2 if half else 1) / 4
-        work: dict[str, Any] = {
-            "most": most,
-            "serial": _SERIAL,
-            "threads": threads,
-            "columns": columns,
-            "pieces": _PIECES,
-        }
-        work |= {"panels": _PANELS, "product": product, "word": word}
+        work: dict[str, Any] = {"most": most, "serial": _SERIAL, "threads": threads, "columns": columns}
+        work |= {"pieces": _PIECES, "panels": _PANELS, "product": product, "word": word}
         result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
         names = {"name": name, "kind": kind, "result": result, "rows": rows}
         return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)

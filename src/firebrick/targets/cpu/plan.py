@@ -158,12 +158,5 @@ def _work(
     each = len(statements)
     for v in walk(s.store.value for s in statements):
         each += SCALAR_OPS[v.name].cost if isinstance(v, Op) else 1 if isinstance(v, Load) else 0
-    most = max((_volume(chain, sizes) for chain in inner.values()), default=1)
-    return most * _volume(outer, sizes) * each
-
-
-def _volume(loops: list[Var], sizes: dict[Var, Expr]) -> int:
-    result = 1
-    for v in loops:
-        result *= hint(sizes[v])
-    return result
+    *chains, around = (math.prod(hint(sizes[v]) for v in loops) for loops in (*inner.values(), outer))
+    return max(chains, default=1) * around * each

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
+from firebrick.targets.cpu.cpp_types import size_text
 from firebrick.targets.cpu.matmul_kernel import REGISTERS
 from firebrick.targets.cpu.tiles import dot
 
@@ -178,13 +180,7 @@ class Recurrent:
         if out is None or last is None:
             raise LoweringError(f"{call.op} has no place for its results")
         sizes: list[Expr] = []
-
-        def number(e: Expr) -> int | str:
-            if e.is_const:
-                return e.const
-            sizes.extend([e] if e not in sizes else [])
-            return f"sizes[{sizes.index(e)}]"
-
+        number = partial(size_text, sizes=sizes)
         inputs = tuple((as_int(p.offset), number(p.strides[0]), number(p.strides[1])) for p in projected)
         constants = (tuple(as_int(t.offset) for t in tensors) for tensors in (weights, biases))
         states = as_int(hidden.offset), as_int(state[0].offset) if state else None
@@ -199,9 +195,8 @@ class Recurrent:
         """A word for the kernel's name."""
         return f"{self.cell}_{'n' if isinstance(self.steps, str) else self.steps}x{self.batch}x{self.size}"
 
-    def shares(self, unit: Unit) -> str:
+    def shares(self, _: Unit) -> str:
         """What kernels have in common that take the same tiles."""
-        del unit
         return "recurrent"
 
     def text(self, unit: Unit, name: str) -> str:

@@ -66,7 +66,7 @@ static void fb_share(void* p) {
 }
 static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* args, const int64_t* sizes, int64_t n,
     int64_t pieces = 1) {
-  const int64_t threads = n > 1 && fb_start ? fb_limit() : 1;
+  const int64_t threads = n > 1 && pieces && fb_start ? fb_limit() : 1;
   if (threads <= 1) return part(args, sizes, 0, n);
   int64_t* const taken = (int64_t*)__builtin_alloca(threads * 64);
   for (int64_t i = 0; i < threads; i++) taken[8 * i] = 0;
@@ -74,12 +74,12 @@ static __attribute__((noinline)) void fb_parallel(fb_part part, void* const* arg
   fb_start(fb_share, &w, threads, 0);
 }
 """
-"""Iterations shared out among OpenMP's threads, through the runtime's own functions: no compiler support is needed. A
-thread that is done takes those pieces of the others' shares that nobody has begun: the system may have stopped them.
-All threads of the limit begin, however few iterations there are: libgomp ends the threads that a team has fewer than
-the one before it, and makes them anew for the next larger one. The limit is torch's, since OpenMP's own knows of no
-`torch.set_num_threads` in threads that torch has not been in; a call beside others has a share of it (native/cpu.c).
-No sum depends on the number of threads."""
+"""Iterations shared out among OpenMP's threads, in so many pieces each (none: one thread does all), through the
+runtime's own functions: no compiler support is needed. A thread that is done takes those pieces of the others' shares
+that nobody has begun: the system may have stopped them. All threads of the limit begin, however few iterations there
+are: libgomp ends the threads that a team has fewer than the one before it, and makes them anew for the next larger one.
+The limit is torch's, since OpenMP's own knows of no `torch.set_num_threads` in threads that torch has not been in; a
+call beside others has a share of it (native/cpu.c). No sum depends on the number of threads."""
 
 _BIND = """\
 __attribute__((constructor)) static void fb_bind() {{

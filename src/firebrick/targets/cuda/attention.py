@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.ir.index.expr import as_expr
+from firebrick.ir.index.expr import ONE, ZERO, as_expr, floordiv, total
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Ref
 from firebrick.targets.cuda.tiling import power_above
-from firebrick.targets.cuda.triton_functions import type_name
+from firebrick.targets.cuda.triton_functions import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cuda.facts import CardFacts
 
@@ -32,6 +33,8 @@ _CALLS = frozenset(
 )
 _LONGEST = 512
 """Queries and keys up to which it was measured to be faster."""
+_FEW = 16
+"""Queries up to which keys may be any number: a token beside a cache that grows."""
 _FILLS = 32
 """Pairs of 64 queries and 64 keys for each multiprocessor, from which the library's kernel is as fast."""
 
@@ -42,17 +45,18 @@ class Place:
 
     number: int
     start: int
-    strides: tuple[int, ...]
+    strides: tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """The body of a kernel. shape: heads, heads that share a key, queries, keys, and elements of each.
 
-    rows, keys: of a program's block. ahead: blocks of keys that are loaded ahead.
+    rows, keys: of a program's block. ahead: blocks of keys that are loaded ahead. sizes: names of the numbers of a
+    launch that stand for a number of keys, and for strides (as text), where those are not known.
     """
 
-    shape: tuple[int, int, int, int, int]
+    shape: tuple[Any, ...]
     query: Place
     key: Place
     value: Place
@@ -64,6 +68,7 @@ class Attention:
     rows: int
     keys: int
     ahead: int
+    sizes: tuple[str, ...]
     warps: int = 4
 
 
@@ -80,24 +85,30 @@ def plan_attention(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts)
     every = [*refs, *([] if bias is None else [bias]), out]
     if args["dropout_p"] or not all(isinstance(r, Ref) and _lies(r, buffers, dtype) for r in every):
         return None
-    (batch, heads, queries, width), (_, shared, keys, _) = (_shape(r) for r in refs[:2])
-    causal, scale = bool(args["is_causal"]), args.get("scale")
-    fits = refs[2].shape == refs[1].shape and heads % max(shared, 1) == 0 and 8 <= width <= 128 and width % 8 == 0
-    if not fits or (causal and (bias is not None or queries != keys)) or not 0 < queries <= _LONGEST >= keys > 0:
+    sizes: dict[Expr, str] = {}
+    shapes: list[list[Any]] = [[_number(n, sizes) for n in r.shape] for r in refs[:2]]
+    (batch, heads, queries, width), (_, shared, keys, _) = shapes
+    causal, scale, known = bool(args["is_causal"]), args.get("scale"), isinstance(keys, int)
+    fits = all(isinstance(n, int) for n in (batch, heads, queries, width, shared)) and refs[2].shape == refs[1].shape
+    fits = fits and heads % max(shared, 1) == 0 and 8 <= width <= 128 and width % 8 == 0
+    fits = fits and (0 < queries <= _LONGEST >= keys > 0 if known else 0 < queries <= _FEW)
+    if not fits or (causal and (bias is not None or queries != keys)):
         return None
-    if any(_shape(r)[3] != width or _strides(r)[3] != 1 for r in (*refs, out)):
+    if any(r.shape[3] is not refs[0].shape[3] or r.strides[3] is not ONE for r in (*refs, out)):
         return None
-    if batch * heads * -(-queries // 64) * -(-keys // 64) > _FILLS * card.multiprocessors or not batch * heads:
+    if not 0 < batch * heads * -(-queries // 64) * (-(-keys // 64) if known else 1) <= _FILLS * card.multiprocessors:
         return None
     names = list(dict.fromkeys(r.buffer for r in every))
     rows, block, ahead = _block(batch * heads, queries, keys, power_above(width), card)
-    query, key, value, *mask, made = [Place(names.index(r.buffer), int(r.offset.const), _strides(r)) for r in every]
+    places = [Place(names.index(r.buffer), int(r.offset.const), _strides(r, sizes)) for r in every]
+    query, key, value, *mask, made = places
     scale = width**-0.5 if scale is None else float(scale)
     shape = heads, heads // shared, queries, keys, width
-    body = Attention(shape, query, key, value, next(iter(mask), None), made, scale, causal, dtype, rows, block, ahead)
+    how = scale, causal, dtype, rows, block, ahead, (*sizes.values(),)
+    body = Attention(shape, query, key, value, next(iter(mask), None), made, *how)
     params = tuple([Param(f"a{k}", dtype, n == out.buffer) for k, n in enumerate(names)])
     grid = (as_expr(batch * heads * -(-queries // rows)),)
-    return PlannedLaunch("attention", params, body, tuple(names), (), grid, (("warps", body.warps),))
+    return PlannedLaunch("attention", params, body, tuple(names), (*sizes,), grid, (("warps", body.warps),))
 
 
 def _named(name: str, call: Extern) -> dict[str, Any]:
@@ -108,27 +119,32 @@ def _named(name: str, call: Extern) -> dict[str, Any]:
 
 
 def _lies(r: Ref, buffers: Mapping[str, Buffer], dtype: str) -> bool:
-    """Whether it has four dimensions of known sizes, and 32 bits reach all of it."""
+    """Whether it has four dimensions, and 32 bits reach all of it; sizes that a launch brings along have 64."""
     if r.dtype is not None or buffers[r.buffer].dtype != dtype or dtype not in ("f16", "bf16") or len(r.shape) != 4:
         return False
-    if not all(e.is_const for e in (*r.shape, *r.strides, r.offset)):
-        return False
-    return int(r.offset.const) + sum((n - 1) * s for n, s in zip(_shape(r), _strides(r), strict=True)) < 1 << 31
+    end = r.offset + total((n - 1) * s for n, s in zip(r.shape, r.strides, strict=True))
+    return r.offset.is_const and (end.const < 1 << 31 or not end.is_const)
 
 
-def _shape(r: Ref) -> tuple[int, ...]:
-    return tuple([int(n.const) for n in r.shape])
+def _number(e: Expr, sizes: dict[Expr, str]) -> int | str:
+    """A number, or the name of one of the launch, times the eight elements that are loaded at once where it is."""
+    if e.is_const:
+        return int(e.const)
+    whole = (e % 8) is ZERO
+    return sizes.setdefault(floordiv(e, 8) if whole else e, f"s{len(sizes)}") + " * 8" * whole
 
 
-def _strides(r: Ref) -> tuple[int, ...]:
+def _strides(r: Ref, sizes: dict[Expr, str]) -> tuple[int | str, ...]:
     """Strides, 0 along what has one element."""
-    return tuple([0 if n.const == 1 else int(s.const) for n, s in zip(r.shape, r.strides, strict=True)])
+    return tuple([0 if n is ONE else _number(s, sizes) for n, s in zip(r.shape, r.strides, strict=True)])
 
 
-def _block(heads: int, queries: int, keys: int, wide: int, card: CardFacts) -> tuple[int, int, int]:
+def _block(heads: int, queries: int, keys: Any, wide: int, card: CardFacts) -> tuple[int, int, int]:
     """Queries and keys of a block, and blocks ahead: the fastest of 18 for sixteen shapes on an H100."""
     few = heads * -(-queries // 16) <= card.multiprocessors
-    if queries <= 16 or (few and keys <= 128):
+    if isinstance(keys, str):  # what a multiprocessor has on its way is what it reads in the time of a load
+        rows, block, ahead = 16, 128, 3
+    elif queries <= 16 or (few and keys <= 128):
         rows, block, ahead = 16, min(max(16, power_above(keys)), 256 if few else 128), 1
     else:
         rows, block, ahead = 64, (64 if keys > 128 else max(16, power_above(keys))), 3 if keys > 128 else 1
@@ -143,9 +159,10 @@ def _block(heads: int, queries: int, keys: int, wide: int, card: CardFacts) -> t
 def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
     """The text of a kernel; its scores are powers of two."""
     heads, share, queries, keys, width = body.shape
-    wide, blocks, kind = max(16, power_above(width)), -(-queries // body.rows), type_name(body.dtype)
+    wide, blocks, kind = max(16, power_above(width)), -(-queries // body.rows), TYPES[body.dtype]
     # Text of an index, how many there are, and whether a block reaches beyond them.
-    m, n, d = (queries, queries % body.rows), (keys, keys % body.keys), (width, wide - width)
+    known = isinstance(keys, int)
+    m, n, d = (queries, queries % body.rows), (keys, keys % body.keys if known else 1), (width, wide - width)
     row, turned, key = ("m[:, None]", *m), ("n[None, :]", *n), ("n[:, None]", *n)
     column, deep = ("d[None, :]", *d), ("d[:, None]", *d)
 
@@ -179,7 +196,7 @@ def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
         f"d = tl.arange(0, {wide})",
         f"q = {load(body.query, row, column)}",
     ]
-    if keys <= body.keys:
+    if known and keys <= body.keys:
         lines += [f"n = tl.arange(0, {body.keys})", *scores, *_FIRST]
         lines.append(f"out = tl.dot(p.to({kind}), v)")
     else:
@@ -196,13 +213,12 @@ def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
         "out /= tl.where(total == 0, 1.0, total)[:, None]  # where no key is seen: 0",
         f"tl.store({', '.join([at(body.out, row, column), f'out.to({kind})', *filter(None, [inside(row, column)])])})",
     ]
-    params = sorted({p.number for p in (body.query, body.key, body.value, body.mask, body.out) if p is not None})
-    return "\n".join(
-        ["@triton.jit", f"def {name}({', '.join(f'a{k}' for k in params)}):", *("    " + s for s in lines)]
-    )
+    numbers = sorted({p.number for p in (body.query, body.key, body.value, body.mask, body.out) if p is not None})
+    params = ", ".join([*(f"a{k}" for k in numbers), *body.sizes])
+    return "\n".join(["@triton.jit", f"def {name}({params}):", *("    " + s for s in lines)])
 
 
-_Index = tuple[str, int, int]
+_Index = tuple[str, int | str, int]
 _FIRST = (
     "top = tl.max(s, 1)",
     'p = tl.exp2(s - tl.where(top == -float("inf"), 0.0, top)[:, None])',

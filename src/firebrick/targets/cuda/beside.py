@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _MOST = 16
 """Launches that become one: more would make its code, of as many copies, longer than it saves."""
 _MOST_ARGUMENTS = 160
-_HELD = 32 << 20
-"""Bytes of temporaries that waiting launches may keep alive, as casts keep gradients in 16 bits: what a level 2 cache
-(40 MB on an A100, 50 on an H100) may still have when they run."""
+_HELD = 2 / 3
+"""Of the level 2 cache, the bytes of temporaries that waiting launches may keep alive, as casts keep gradients in 16
+bits: what it may still have when they run."""
 _FILLS = 40
 """Programs for each multiprocessor from which a launch keeps the card busy well beyond its own start: 16 run at once,
 so these are two and a half rounds, of which the last one's idle half counts a fifth."""
@@ -67,7 +67,7 @@ def side_by_side(
         alive[step.kernel] = alive.get(step.kernel, 0) + sum(sizes.get(n, 0) for n in reads if last[n] == k)
         if len(waiting[step.kernel]) == min(_MOST, _MOST_ARGUMENTS // len(step.args)):
             close(step.kernel)
-        while sum(alive.values()) > _HELD:
+        while sum(alive.values()) > _HELD * card.level2:
             close(max(alive, key=alive.__getitem__))
     for name in list(waiting):
         close(name)

@@ -22,7 +22,7 @@ from firebrick.targets.cuda.facts import read_facts, tells_state
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
 from firebrick.targets.cuda.search import Search
-from firebrick.targets.cuda.triton_functions import type_name
+from firebrick.targets.cuda.triton_functions import TYPES
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
 
 if TYPE_CHECKING:
@@ -165,5 +165,5 @@ class CudaTarget(Target):
 
 def _element(dtype: str) -> str:
     """The type of a pointer's elements in a signature."""
-    name = type_name(dtype).removeprefix("tl.")
+    name = TYPES[dtype].removeprefix("tl.")
     return "u8" if name == "uint8" else name.replace("bfloat", "bf").replace("float", "fp").replace("int", "i")

@@ -15,21 +15,22 @@ class CardFacts:
     """A GPU.
 
     capability: 90 for 9.0. multiprocessors, registers, shared_bytes: how many there are, and what each of them has
-    (of 32 bits; what one block may ask for). bandwidth: bytes a second of its memory. warp: threads that run in step.
-    threads: most of a multiprocessor at once.
+    (of 32 bits; what one block may ask for). bandwidth: bytes a second of its memory. level2: bytes of the cache that
+    all share. warp: threads that run in step. threads: most of a multiprocessor at once.
     """
 
     capability: int
     multiprocessors: int
     shared_bytes: int
     bandwidth: int
+    level2: int
     registers: int = 65536
     warp: int = 32
     threads: int = 2048
 
     def key(self) -> str:
         """What generated code depends on, for cache keys."""
-        return f"sm_{self.capability}-{self.multiprocessors}-{self.shared_bytes}-{self.bandwidth}"
+        return f"sm_{self.capability}-{self.multiprocessors}-{self.shared_bytes}-{self.bandwidth}-{self.level2}"
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -40,13 +41,13 @@ class CardFacts:
 _DTYPES = frozenset({"f32", "f64", "bf16", "f16", "i64", "i32", "i16", "i8", "u8", "b8"})
 
 CARDS: Mapping[int, CardFacts] = {
-    80: CardFacts(80, 108, 163 << 10, 1_555_000_000_000),
-    90: CardFacts(90, 132, 227 << 10, 4_800_000_000_000),
+    80: CardFacts(80, 108, 163 << 10, 1_555_000_000_000, 40 << 20),
+    90: CardFacts(90, 132, 227 << 10, 4_800_000_000_000, 50 << 20),
 }
 """Capability -> an A100 of 40 GB and an H200, for machines without a GPU."""
 
-_FIELDS = "warp multiprocessors memory_clock threads bus_bits major minor registers shared_bytes".split()
-_ATTRIBUTES = dict(zip(_FIELDS, (10, 16, 36, 39, 37, 75, 76, 82, 97), strict=True))
+_FIELDS = "warp multiprocessors memory_clock threads bus_bits level2 major minor registers shared_bytes".split()
+_ATTRIBUTES = dict(zip(_FIELDS, (10, 16, 36, 39, 37, 38, 75, 76, 82, 97), strict=True))
 """Field -> number of the attribute that `cuDeviceGetAttribute` is asked for (CUdevice_attribute of cuda.h)."""
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from firebrick.ir.index.expr import var
+from firebrick.ir.index.expr import total, var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
 from firebrick.ir.loops.values import roots_of, values_of
-from firebrick.targets.cuda.planner import plan_tiles
+from firebrick.targets.cuda.planner import Terms, plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
-from firebrick.targets.cuda.terms import Terms
-from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase, grid_size
+from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +69,7 @@ def canonical(body: Body, numbers: frozenset[str] = frozenset()) -> PlannedLaunc
     names = {b: f"a{k}" for k, b in enumerate(dtypes)}
     params = tuple([Param(names[b], dtype, b in written, b in numbers) for b, dtype in dtypes.items()])
     kind = "parts" if len(body.parts) > 1 else "rows" if any(p.inner for p in body.parts) else "map"
-    launch = tuple(dtypes), tuple(sizes), (grid_size(body),), (("warps", body.warps),)
+    launch = tuple(dtypes), tuple(sizes), (total(p.programs for p in body.parts),), (("warps", body.warps),)
     return PlannedLaunch(kind, params, renamed(body, names, table), *launch)
 
 

@@ -22,7 +22,7 @@ from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.ir.loops.values import Table, children_of, loads_of, ordered, roots_of, values_of
 from firebrick.targets.cuda.scopes import INDENT, Scope, Scopes, Term, joined
 from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase, position_of
-from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, cast_text, type_name
+from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, TYPES, cast_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -162,13 +162,11 @@ class PartWriter(Scopes):
         match v:
             case Const():
                 if str(v.value) == "-0.0":  # Triton takes a number that equals 0 for 0.0
-                    return self.remember(
-                        key, Term(f"tl.cast(tl.full([], 0.0, tl.float32) * -1.0, {type_name(v.dtype)})")
-                    )
+                    return self.remember(key, Term(f"tl.cast(tl.full([], 0.0, tl.float32) * -1.0, {TYPES[v.dtype]})"))
                 return self.remember(key, Term(_number(v), plain=not _number(v).startswith("-"), number=True))
             case Index():
                 e = self.index(v.expr)
-                kind = type_name(v.dtype)
+                kind = TYPES[v.dtype]
                 text = f"tl.cast({e.text}, {kind})" if e.number or not e.dims else f"{e.operand}.to({kind})"
                 if kind == self.integer and e.dims:
                     return self.remember(key, e)
@@ -205,7 +203,7 @@ class PartWriter(Scopes):
         """A term that has a type of its own."""
         if not term.number:
             return term
-        return Term(f"tl.full([], {term.text}, {type_name(dtype)})", term.dims, term.depth)
+        return Term(f"tl.full([], {term.text}, {TYPES[dtype]})", term.dims, term.depth)
 
     def _drawn(self, v: Op, args: list[Term]) -> Term:
         """Whether a word is below a bound: one draw has those of four elements that lie together."""
@@ -266,7 +264,7 @@ class PartWriter(Scopes):
         words = [a.text if call else a.operand for a in args]
         text = template.format(**dict(zip("abc", words, strict=False)), bits=bits, last=bits - 1)
         if narrow and v.dtype == source:
-            text, call = f"({text}).to({type_name(source)})", True
+            text, call = f"({text}).to({TYPES[source]})", True
         whole = joined(args)
         return Term(text, whole.dims, whole.depth, call)
 
@@ -377,7 +375,7 @@ class PartWriter(Scopes):
             self._finish(item, name, text, place, dims - {name})
             return []
         acc = f"{item.name}_all"
-        kind = type_name(item.value.dtype)
+        kind = TYPES[item.value.dtype]
         self.line(f"{acc} = tl.full({self._shape(dims)}, {start}, {kind})", -2)
         if places:
             self.line(f"{acc}_at = tl.full({self._shape(dims)}, {_FAR}, {self.integer})", -2)
@@ -427,7 +425,7 @@ class PartWriter(Scopes):
     def _online(self, item: Online, along: Dim) -> list[str]:
         """A maximum and the sum of exponentials below it, both mended as the maximum grows."""
         value = self._typed(self.value(item.value), item.value.dtype)
-        name, kind = along.var.name, type_name(item.value.dtype)
+        name, kind = along.var.name, TYPES[item.value.dtype]
         dims = value.dims | {name}
         best, whole, near = f"{item.best}_all", f"{item.total}_all", item.total in self.shares
         axis, size = self._axis(name), along.block // self._neighbours(item.value, along)
@@ -477,7 +475,7 @@ class PartWriter(Scopes):
         acc = self.fresh()
         start = _number(Const(v.body.dtype, reduction_identity(v.name, v.body.dtype)))
         shape = self._shape(body.dims) if body.dims else "[]"
-        begin = [f"{acc} = tl.full({shape}, {start}, {type_name(v.body.dtype)})"]
+        begin = [f"{acc} = tl.full({shape}, {start}, {TYPES[v.body.dtype]})"]
         if places:
             begin.append(f"{acc}_at = tl.full({shape}, {_FAR}, {self.integer})")
             text = f"tl.full({shape}, {self.index(position_of(v)).text}, {self.integer})"
@@ -508,7 +506,7 @@ class PartWriter(Scopes):
             return self.remember(key, inner)
         carry = f"{self.fresh()}_before"
         before = self._shape(dims - {name}) if self.rank > 1 else "[]"
-        self.line(f"{carry} = tl.full({before}, {start}, {type_name(v.dtype)})", -2)
+        self.line(f"{carry} = tl.full({before}, {start}, {TYPES[v.dtype]})", -2)
         term = self.named(key, Term(row.two.format(a=carry, b=inner.text), dims, depth))
         inside = self.inside.get(name)
         text = f"tl.where({inside}, {text}, {start})" if inside else text

@@ -20,13 +20,12 @@ from firebrick.ir.kernels.groups import Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store
-from firebrick.ir.loops.values import Table, children_of, hint, loads_of, roots_of, values_of, walk
+from firebrick.ir.loops.values import Rewriter, Table, children_of, hint, loads_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
-from firebrick.targets.cuda.terms import Terms
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of, position_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.groups import Statement
@@ -77,6 +76,30 @@ def plan_tiles(work: Work, card: CardFacts) -> Body:
     planned = [_plan_part(p, card) for p in parts]
     warps = max(w for _, w in planned)
     return Body(tuple([p for p, _ in planned]), warps, _is_wide(planned))
+
+
+class Terms(Rewriter):
+    """Rewrites values in a tile's terms: variables by `subs`, buffers by `names`, and whole values by `known`."""
+
+    def __init__(
+        self,
+        subs: Mapping[Var, Expr],
+        known: Mapping[Value, Value] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._names, self._subs = names or {}, subs
+
+        def load(v: Load) -> Value:
+            return Load(v.dtype, self._names.get(v.buffer, v.buffer), v.index, v.binds)
+
+        def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            return tuple([Axis(self.index(a.var), self.index(a.size)) for a in old])  # type: ignore[arg-type]
+
+        super().__init__(lambda e: e.subs(self._subs), load, axes, known)
+
+    def store(self, s: Store, buffer: str = "") -> Store:
+        """A store in the new terms."""
+        return super().store(s, buffer or self._names.get(s.buffer, ""))
 
 
 # ---------------------------------------------------------------- what statements do

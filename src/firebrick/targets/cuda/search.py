@@ -22,7 +22,7 @@ from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, S
 from firebrick.ir.loops.values import loads_of
 from firebrick.targets.cuda.beside import touched
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed
-from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, launch_of, matmul_of, takes_turns
+from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, in_turn, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body
 
 if TYPE_CHECKING:
@@ -214,5 +214,5 @@ def tiles_of(mm: Matmul, card: CardFacts) -> list[Tile]:
         more = (3000 + batch * rows * columns * parts / 250) * (parts > 1)
         cycles = -(-programs // card.multiprocessors) * (-(-mm.depth // (s * parts)) * step + 500) + more
         costs[Tile(r, c, s, ahead, 8 if r * c >= 1 << 14 else 4, parts)] = cycles
-    turns = [replace(t, programs=card.multiprocessors) for t in LARGE if takes_turns(mm, t, card)]
+    turns = [in_turn(mm, t, card) for t in LARGE if takes_turns(mm, t, card)]
     return sorted(costs, key=costs.__getitem__)[: 12 - len(turns)] + turns

@@ -17,8 +17,7 @@ from firebrick.ir.loops.constructors import index_value
 from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store, contiguous_strides
 from firebrick.ir.loops.values import children_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
-from firebrick.targets.cuda.planner import fold_shape, serial_folds
-from firebrick.targets.cuda.terms import Terms
+from firebrick.targets.cuda.planner import Terms, fold_shape, serial_folds
 from firebrick.targets.cuda.tile import dims_of
 
 if TYPE_CHECKING:

@@ -111,11 +111,6 @@ class Body:
     wide: bool = False
 
 
-def grid_size(body: Body) -> Expr:
-    """The programs that a launch starts."""
-    return total(p.programs for p in body.parts)
-
-
 def position_of(r: Reduce) -> Expr:
     """The number of an element among those that are folded."""
     strides = contiguous_strides([a.size for a in r.axes])

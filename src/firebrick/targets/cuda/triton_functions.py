@@ -17,15 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_TYPES: Mapping[str, str] = {
+TYPES: Mapping[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",
     "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8", "b8": "tl.int1",
 }  # fmt: skip
-
-
-def type_name(dtype: str) -> str:
-    """Triton's name of a type."""
-    return _TYPES[dtype]
+"""Triton's names of types."""
 
 
 def _library(*names: str, of: str = "{a}") -> dict[str, str]:
@@ -245,7 +241,7 @@ def cast_text(text: str, old: str, new: str) -> str:
         return f"{text} != 0"
     if source.is_float and target.is_int and new not in ("i64", "i32"):
         # What the narrow type can't hold wraps around, as in eager kernels.
-        return f"{text}.to({'tl.int64' if new == 'u8' else 'tl.int32'}).to({_TYPES[new]})"
+        return f"{text}.to({'tl.int64' if new == 'u8' else 'tl.int32'}).to({TYPES[new]})"
     if new in ("bf16", "f16") and (old == "f64" or not source.is_float):
-        return f"{text}.to(tl.float32).to({_TYPES[new]})"
-    return f"{text}.to({_TYPES[new]})"
+        return f"{text}.to(tl.float32).to({TYPES[new]})"
+    return f"{text}.to({TYPES[new]})"
