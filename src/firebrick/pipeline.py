@@ -50,11 +50,11 @@ from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.show import show as show_loops
-from firebrick.passes import cuda_apart, cuda_search, tuning
+from firebrick.passes import branches, cuda_search, tuning
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
-from firebrick.trace import graph_key, literals
+from firebrick.trace import cpu_part, graph_key, literals
 from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.version import VERSION
 
@@ -105,7 +105,7 @@ def compile_graph(
     compiler = _Training if trace.needs_grad(gm, example_inputs) else _Inference
     try:
         starts = _bucket_starts(gm) if buckets and compiler is _Training else frozenset()
-        starts |= cuda_apart.part_on_cpu(gm, config)
+        starts |= cpu_part.part_on_cpu(gm, config)
         if starts or is_cut(gm):
             return _compile_segments(gm, config, user_passes, starts)
         with collector_paused(), unwatched():
@@ -495,7 +495,9 @@ class _Compile:
             artifact = host.generate(schedule, self.targets, self.config)
             self.driven = {c.device: c.machine.load(schedule, self.config) for c in self.placing}
         artifact = artifact.with_extra(
-            origins=[[[max(n, ~n) for n in step.parts], library_of(step)] for step in schedule.steps], **bits
+            origins=[[[max(n, ~n) for n in step.parts], library_of(step)] for step in schedule.steps],
+            branches=branches.branches_of(schedule),
+            **bits,
         )
         self.show("code", lambda: "\n".join([host.show_table({**artifact.table}), *(u.text for u in artifact.units)]))
         artifact = runtime.build(artifact, self.config)

@@ -339,6 +339,11 @@ def unpack_counts(x):
         return (x @ W).sin().sum()
 
 
+def sparse(x):
+    with saved_tensors_hooks(add, same):
+        return (torch.nn.functional.embedding(torch.tensor([1, 2, 3]), W, sparse=True).sum(0) * x).sum()
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [
@@ -346,6 +351,7 @@ def unpack_counts(x):
         (boxes, "Box"),
         (late, "changes before the backward"),
         (unpack_counts, "does more than"),
+        (sparse, "the graph is cut"),
         (lambda x: within(lambda t: t.add_(1), same)(x), "does more than"),
         (lambda x: within(add, lambda t: 1)(x), "returns a int"),
     ],

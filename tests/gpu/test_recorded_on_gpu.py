@@ -334,3 +334,43 @@ def test_a_graph_goes_with_its_program():
         x = rand(32, 64)
         for a, b in zip(again(x, w), chain(x, w), strict=True):
             near(a, b)
+
+
+class Heads(torch.nn.Module):
+    """Two towers over three maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.towers = torch.nn.ModuleList(
+            torch.nn.Sequential(*[torch.nn.Conv2d(32, 32, 3, padding=1) for _ in range(4)]) for _ in range(2)
+        )
+
+    def forward(self, *maps):
+        return [t(m).softmax(1) for m in maps for t in self.towers]
+
+
+class Towers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = [lambda: torch.nn.Linear(64, 64), torch.nn.GELU, lambda: torch.nn.LayerNorm(64)]
+        self.a, self.b = (torch.nn.Sequential(*[layer() for _ in range(4) for layer in layers]) for _ in range(2))
+
+    def forward(self, x, y):
+        return self.a(x) @ self.b(y).t(), y
+
+
+@pytest.mark.parametrize("options", [{}, ALWAYS], ids=["default", "always"])
+@pytest.mark.parametrize("kind", [Heads, Towers])
+def test_branches_on_several_streams(kind, options):
+    torch.manual_seed(0)
+    net = kind().cuda().half().eval()
+    shapes = [(1, 32, s, s) for s in (32, 16, 8)] if kind is Heads else [(40, 64), (30, 64)]
+    run = firebrick.compile(net, options=options)
+    with torch.no_grad():
+        for k in range(60):
+            inputs = [rand(*s, dtype=torch.float16) for s in shapes]
+            for made, want in zip(run(*inputs), net(*inputs), strict=True):
+                near(made, want)
+            if k % 10 == 9:
+                torch.cuda.synchronize()
+    assert recorded().keys() & {"kept on several streams", "slower on several streams"}

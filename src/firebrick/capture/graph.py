@@ -327,9 +327,9 @@ class GraphBuilder:
                 return value.owner or value
         with hooks[0].around(interp, saved) if hooks else _NOTHING:
             node = self.graph.create_node(op, target, node_args, node_kwargs)
-        node.meta.update({"data_sized": True} if data_sized else {}, stack=interp.user_stack(), module=interp.module)
-        self.op_count += 1
-        return self._result(interp, node, out)
+            node.meta.update([("data_sized", True)] * data_sized, stack=interp.user_stack(), module=interp.module)
+            self.op_count += 1
+            return self._result(interp, node, out)
 
     def set_data(self, interp: Interpreter, value: TensorValue, data: TensorValue) -> None:
         """Let a tensor show the memory of another one, with a version of its own."""

@@ -69,7 +69,11 @@ def stands_apart(node: fx.Node) -> bool:
     if node.target is operator.setitem and _has_mask(node.args[1]):
         return any(_is_of_data(used) for used in node.all_input_nodes)
     layouts = {getattr(n.meta.get("val"), "layout", None) for n in (node, *node.all_input_nodes)}
-    return not layouts <= {None, torch.strided} or _is_collective(node.target) or _gives_sparse_gradient(node)
+    return (
+        not layouts <= {None, torch.strided, torch.jagged}
+        or _is_collective(node.target)
+        or _gives_sparse_gradient(node)
+    )
 
 
 def _has_mask(key: Any) -> bool:

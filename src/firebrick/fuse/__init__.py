@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,7 @@ def schedule(
     groups, refusals = fuse_nodes(accesses, dependencies(accesses), devices, targets, config)
     kernels = KernelSet(facts, targets, devices)
     outside = escaping(program)
-    users: dict[str, int] = {}
-    for g in groups:
-        for b in g.uses:
-            users[b] = users.get(b, 0) + 1
+    users = Counter(b for g in groups for b in g.uses)
     steps: list[Launch | Extern] = []
     for g in groups:
         if not g.members:
@@ -70,7 +68,7 @@ def schedule(
             assert isinstance(node, Extern)
             steps.append(kernels.call(node, buffers))
             continue
-        live = {b for b in g.makes if b in outside or users.get(b, 0) > (b in g.uses)}
+        live = {b for b in g.makes if b in outside or users[b] > (b in g.uses)}
         steps += kernels.launches(g, live)
     if kernels.scratchpads:
         program = replace(program, buffers=(*program.buffers, *kernels.scratchpads))

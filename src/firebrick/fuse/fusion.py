@@ -7,6 +7,7 @@ and are not far away, so that the work grows with the program's length.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -205,14 +206,10 @@ class _Fuser:
         candidates: dict[int, None] = {}
         low = group.key - _WINDOW
         for b in group.uses:
-            for k in self.makers.get(b, ())[-4:]:
-                candidates[self._find(k)] = None
-            for k in self.users.get(b, ())[-4:]:
-                if k >= low:
-                    candidates[self._find(k)] = None
+            others = [*self.makers.get(b, ())[-4:], *(k for k in self.users.get(b, ())[-4:] if k >= low)]
+            candidates.update(dict.fromkeys(map(self._find, others)))
         for b in group.makes:
-            for k in self.users.get(b, ())[-4:]:
-                candidates[self._find(k)] = None
+            candidates.update(dict.fromkeys(map(self._find, self.users.get(b, ())[-4:])))
         near = [self.groups[k] for k in candidates if k not in refused]
         return [g for g in near if g.fusible and g is not group and g.key != group.key and self._last(g) >= low]
 
@@ -276,11 +273,8 @@ class _Fuser:
     @staticmethod
     def _bytes(group: Group, buffer: str, unifier: Unifier) -> int:
         index, access = group.reads[buffer][0]
-        size = DTYPES[access.dtype].nbytes
-        for v in unifier.apply(index).vars():
-            if v in unifier.sizes:
-                size *= hint(unifier.sizes[v])
-        return size
+        loops = [v for v in unifier.apply(index).vars() if v in unifier.sizes]
+        return DTYPES[access.dtype].nbytes * _volume(loops, unifier)
 
     def _loops(self, a: Group, b: Group, unifier: Unifier, flows: bool, saved: int) -> Fusion | str:
         """The loops that both share, if there are enough of them."""
@@ -395,27 +389,18 @@ def _match_flow(
 
 def _match_any(unifier: Unifier, mine: list[tuple[Expr, Access]], theirs: list[tuple[Expr, Access]]) -> bool:
     """Match any pair of addresses of a buffer that both read; whether there is one."""
-    for b, second in theirs[:2]:
-        for a, first in mine[:2]:
-            if first.direct and second.direct and unifier.match(a, b):
-                return True
-    return False
+    pairs = [(a, b) for b, second in theirs[:2] for a, first in mine[:2] if first.direct and second.direct]
+    return any(unifier.match(a, b) for a, b in pairs)
 
 
 def _volume(loops: Iterable[Var], unifier: Unifier) -> int:
-    result = 1
-    for v in loops:
-        result *= hint(unifier.sizes[v])
-    return result
+    return math.prod(hint(unifier.sizes[v]) for v in loops)
 
 
 def _inner(group: Group, unifier: Unifier) -> set[frozenset[Var]]:
     """The sets of loops that members have beyond the shared ones."""
     outer = set(unifier.expand(group.outer))
-    sets = set()
-    for m in group.members:
-        sets.add(frozenset(unifier.expand((*m.parallel, *m.reduced))) - outer)
-    return sets - {frozenset()}
+    return {frozenset(unifier.expand((*m.parallel, *m.reduced))) - outer for m in group.members} - {frozenset()}
 
 
 def _deepest(group: Group, unifier: Unifier) -> int:

@@ -7,6 +7,7 @@ are read, and what nobody reads is dropped.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -145,15 +146,8 @@ class _Inliner:
 
     def _repeats(self, reader: Nest, maker: Nest, load: Load, roots: list[Value]) -> bool:
         """Whether the reader would compute an element more than once."""
-        mine = theirs = 1
-        for a in reader.axes:
-            mine *= hint(a.size)
-        for v in walk(roots):
-            if isinstance(v, Reduce) and load in walk([v.body]):
-                for a in v.axes:
-                    mine *= hint(a.size)
-        for a in maker.axes:
-            theirs *= hint(a.size)
+        folded = [a for v in walk(roots) if isinstance(v, Reduce) and load in walk([v.body]) for a in v.axes]
+        mine, theirs = (math.prod(hint(a.size) for a in axes) for axes in ((*reader.axes, *folded), maker.axes))
         return mine > theirs
 
 

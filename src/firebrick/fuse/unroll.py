@@ -143,14 +143,9 @@ class _Unroller:
                 k = self._turn(at[0])
                 rows[at[1]][k if k in (0, self.count - 1) else 3 - at[0] if self.repeat.backward else k] = value
         used = {ref.buffer for row in rows.values() for ref in row.values()}
-        for name in self.home:
-            if (
-                self.home[name] in (1, 2)
-                and name not in used
-                and name in self.buffers
-                and self.buffers[name].kind != "temp"
-            ):
-                raise NotAlike("a stretch makes an output")
+        shown = {name for name, b in self.buffers.items() if b.kind != "temp"} - used
+        if any(self.home.get(name) in (1, 2) for name in shown):
+            raise NotAlike("a stretch makes an output")
         copies = {key: self._every(row) for key, row in rows.items()}
         results = [
             rename_arg(value, end) if at is None else copies[at[1]][self._turn(at[0])] for value, at in marked

@@ -6,6 +6,9 @@
  * caller or the allocator gives them: kernels that touch them get the addresses of the call; library calls that do, work
  * in the recording's memory, and a copy to or from it is part of the graph.
  *
+ * Steps that need not wait for one another may be captured on several streams, in memory that no two buffers share: such a
+ * graph is tried after the one of a single stream, and the faster of both is kept.
+ *
  * A program of many sizes has buckets: sizes that are the same when they are rounded up share a graph, whose memory is
  * for those. Its kernels take sizes as arguments, so that its nodes get the grids and arguments of each call. Sizes of
  * library calls are the library's own matter: where those vary, each size has a graph of its own. */
@@ -21,8 +24,12 @@
 enum { MOST_RECORDINGS = 64, MOST_MADE = 128, STALE = 256, SAMPLES = 3, OWN_SIZES = 4, SMALL = 64 };
 /* The part of a call's time that the host must take for a recording to be tried. */
 #define HOST_PART 0.5
+/* The part of its time on one stream below which a graph of several is kept. */
+#define GAIN 0.97F
 
 typedef enum { WATCHED, TRIED, KEPT, REFUSED } Phase;
+/* On how many streams: one at first, several for a trial, then what was faster. */
+typedef enum { FIRST, SEVERAL, ONE } Form;
 /* What becomes of a slot: stays, has its address in kernels renewed, is copied to or from memory of the recording. */
 typedef enum { STAYS, RENEWED, COPIED } Role;
 
@@ -57,6 +64,8 @@ struct Recording {
     int node_count, calls, users, owns_exec, failed, shared;
     unsigned called_at; /* the program's count of calls */
     Phase phase;
+    Form form;
+    float single; /* milliseconds of a call by the graph of one stream, once several are tried */
     unsigned long thread; /* of the last call that ran the steps: libraries have handles a thread, made at its first call */
     Trial steps, graph;
 };
@@ -232,13 +241,14 @@ static void tell(const Executable *self, const Recording *rec, const char *what)
     PyErr_Clear();
 }
 
-/* No recording for these sizes from now on. */
+/* No recording for these sizes from now on, or none on several streams. */
 static void refuse(const Executable *self, Recording *rec, const char *what) {
     tell(self, rec, what);
     drop_graph(&self->program, rec);
-    drop_trial(&rec->steps);
     drop_trial(&rec->graph);
-    rec->phase = REFUSED;
+    rec->phase = rec->form == SEVERAL ? WATCHED : REFUSED;
+    if (rec->form == SEVERAL) rec->form = ONE;
+    else drop_trial(&rec->steps);
 }
 
 /* ---- what a program touches --------------------------------------------------------------- */
@@ -308,7 +318,7 @@ static int fail(Recording *rec, const char *what) {
 }
 
 /* The node that the capture of a stream has come to; NULL where nothing was added since. */
-static int newest(Recording *rec, void *stream, void **node) {
+int fb_newest(Recording *rec, void *stream, void **node) {
     int status;
     uint64_t id;
     void *graph, *const *nodes = NULL;
@@ -336,7 +346,7 @@ void fb_note_launch(const Program *program, Space *space, int step) {
         renewed |= rec->roles[row->slots[k]] == RENEWED;
         odd |= !(row->values && row->values[k]) && is_odd(space, row->slots[k]);
     }
-    if (newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && odd)) rec->failed = 1;
+    if (fb_newest(rec, space->work[row->device].stream, &node.node) < 0 || (renewed && odd)) rec->failed = 1;
     if (rec->shared && node.node == NULL) rec->failed = 1; /* nothing to do for the sizes that others are rounded up to */
     if (renewed && node.node != NULL && !rec->failed) rec->nodes[rec->node_count++] = node;
 }
@@ -349,7 +359,7 @@ static int add_copy(const Program *program, const int64_t *sizes, Space *space, 
     void *inner = space->pointers[slot], *outer = rec->outer[slot];
     if (bytes == 0) return 0;
     if (fb_cuda.copy(&work, out ? outer : inner, out ? inner : outer, bytes) != 0) return -1;
-    if (newest(rec, stream, &node.node) < 0 || node.node == NULL) return -1;
+    if (fb_newest(rec, stream, &node.node) < 0 || node.node == NULL) return -1;
     if (fb_cuda_driver.get_copy(node.node, &node.copy) != 0) return -1;
     rec->nodes[rec->node_count++] = node;
     return 0;
@@ -388,7 +398,16 @@ static int capture(Executable *self, const Space *space, Space *own, Recording *
         own->handles[i] = NULL;
         if (fb_allocate(program, own, i) < 0 || add_copy(program, space->registers, own, rec, i, 0, stream) < 0) return fail(rec, "an input could not be copied");
     }
-    if (fb_reserve_arena(program, own) < 0 || fb_run_plainly(program, own) < 0) return -1;
+    if (rec->form == SEVERAL) {
+        if (fb_spread(program, own) < 0) return fail(rec, "no room for branches");
+        own->branches = PyObject_CallMethod(self->recorder, "several", "O", rec->session);
+        if (own->branches == NULL) return -1;
+    } else if (fb_reserve_arena(program, own) < 0) {
+        return -1;
+    }
+    const int status = fb_run_plainly(program, own) < 0 || (own->branches != NULL && fb_turn(program, own, -1) < 0);
+    Py_CLEAR(own->branches);
+    if (status) return -1;
     if (rec->failed) return fail(rec, "a launch is no node of its own");
     for (int i = 0; i < program->slot_count; i++) {
         if (rec->roles[i] != COPIED || is_input(program, i)) continue;
@@ -544,6 +563,10 @@ static int replay(Executable *self, Recording *rec, Space *space) {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
+static int has_branches(const Executable *self, const Recording *rec) {
+    return self->branches && !rec->shared && fb_is_spread(&self->program, rec->registers);
+}
+
 static int is_ready(Executable *self, Recording *rec) {
     if (self->recordings_made >= MOST_MADE) return 0;
     if (self->forced) return rec->calls > 1;
@@ -558,7 +581,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
         rec->thread = PyThread_get_thread_ident();
         rec->calls++;
         if (!is_ready(self, rec) || rec->thread != before) return 0;
-        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu) {
+        if (!self->forced && rec->steps.host < HOST_PART * rec->steps.gpu && (rec->form == ONE || !has_branches(self, rec))) {
             refuse(self, rec, "the GPU takes longer than the host");
             return 0;
         }
@@ -568,7 +591,7 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
             return 0;
         }
         tell(self, rec, "recorded");
-        rec->phase = self->forced ? KEPT : TRIED;
+        rec->phase = self->forced && (rec->form == ONE || !has_branches(self, rec)) ? KEPT : TRIED;
         return 1;
     }
     if (rec->phase == REFUSED) return 0;
@@ -582,14 +605,17 @@ static int has_graph(Executable *self, Recording *rec, Space *space) {
 
 static void judge(Executable *self, Recording *rec) {
     if (rec->phase != TRIED || rec->graph.samples < SAMPLES) return;
-    if (cost(&rec->graph) > cost(&rec->steps)) {
-        refuse(self, rec, "slower than the steps");
+    const float now = cost(&rec->graph);
+    const int several = rec->form == SEVERAL, more = rec->form == FIRST && self->recordings_made + 2 <= MOST_MADE && has_branches(self, rec);
+    if (!more && ((!self->forced && now > cost(&rec->steps)) || (several && now > GAIN * rec->single))) {
+        refuse(self, rec, several ? "slower on several streams" : "slower than the steps");
         return;
     }
-    rec->phase = KEPT;
-    tell(self, rec, "kept");
-    drop_trial(&rec->steps);
+    tell(self, rec, more ? "tried on one stream" : several ? "kept on several streams" : "kept");
     drop_trial(&rec->graph);
+    rec->phase = more ? WATCHED : KEPT;
+    if (more) rec->form = SEVERAL, rec->single = now, drop_graph(&self->program, rec);
+    else drop_trial(&rec->steps);
 }
 
 int fb_replay(Executable *self, Space *space, Recording **watched) {

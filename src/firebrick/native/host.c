@@ -438,6 +438,8 @@ static int run_steps(const Program *program, Space *space) {
         Step *step = &program->steps[i];
         space->at = i;
         void *range = NULL;
+        if (space->branches != NULL && (step->kind == STEP_ALLOC || step->kind == STEP_FREE)) continue; /* all is there, and stays */
+        if (space->branches != NULL && fb_turn(program, space, i) < 0) return -1;
         if (watched && step->label != NULL && fb_host.range_start(step->label, NULL, NULL, 0, &range) != 0) range = NULL;
         int status = run_step(program, space, step);
         if (range != NULL) fb_host.range_end(range);
@@ -690,6 +692,10 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
     self->forced = forced;
     int recordable = recorder == NULL || recorder == Py_None ? 0 : fb_recordable(self);
     if (recordable > 0) self->recorder = Py_NewRef(recorder);
+    PyObject *rows = recordable > 0 ? PyObject_GetAttrString(recorder, "branches") : NULL;
+    self->branches = rows != NULL && PyObject_IsTrue(rows) > 0;
+    Py_XDECREF(rows);
+    if (recordable >= 0) PyErr_Clear();
     if (recordable < 0) Py_CLEAR(self);
     return (PyObject *)self;
 }

@@ -185,6 +185,7 @@ typedef struct Space {
     int64_t *numbers; /* room for one a slot, at even places */
     PyThreadState *thread; /* set while the GIL is released */
     struct Recording *into; /* what launches are noted in while they are recorded */
+    PyObject *branches; /* what says on which stream each step of a recording is captured, where there are several */
 } Space;
 
 /* ---- the executable --------------------------------------------------------- */
@@ -214,7 +215,7 @@ typedef struct {
     PyObject *recorder;
     struct Recording *recordings;
     uint8_t *moves; /* what is known of each slot */
-    int card, forced, recordings_made;
+    int card, forced, branches, recordings_made;
     unsigned calls;
     int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
@@ -230,6 +231,12 @@ int fb_recordable(Executable *self);
 int fb_replay(Executable *self, Space *space, Recording **watched);
 void fb_watched(Recording *rec, int complete);
 void fb_note_launch(const Program *program, Space *space, int step);
+/* Turns to the stream of a step that is recorded; as `run_step`. */
+int fb_turn(const Program *program, Space *space, int step);
+int fb_newest(struct Recording *rec, void *stream, void **node);
+/* Whether all that the steps write may have memory that no two buffers share; allocates it, but for results of calls. */
+int fb_is_spread(const Program *program, const int64_t *registers);
+int fb_spread(const Program *program, Space *own);
 void fb_recordings_clear(Executable *self);
 
 /* Parts of a call, host.c; each returns 0, or -1 with an exception set where it can fail. */

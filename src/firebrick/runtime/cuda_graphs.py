@@ -16,7 +16,7 @@ from firebrick import _native
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""
@@ -55,6 +55,7 @@ class _Side(NamedTuple):
 
     stream: torch.cuda.ExternalStream
     sessions: WeakSet[_Session]
+    more: list[torch.cuda.ExternalStream]
 
 
 _sides: dict[tuple[int, int], _Side] = {}
@@ -119,11 +120,42 @@ class _Session:
             self.graph.replay()
 
 
-class Recorder:
-    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers."""
+class _Branches:
+    """Turns to the streams of a capture, which the first one begins, by a table's rows for steps. Each has workspaces
+    of libraries of its own, and memory that a library takes within a call is given again on its stream alone."""
 
-    def __init__(self, name: str, random: bool) -> None:
-        self.name, self.random = name, random
+    def __init__(self, streams: Sequence[torch.cuda.Stream], rows: Mapping[int, Sequence[int]]) -> None:
+        self.streams, self.rows, self.step = streams, {**rows, -1: [0]}, -1
+        self.waited_for = {before for row in rows.values() for before in row[1:]}
+        self.over, self.used = dict[int, torch.cuda.Event](), frozenset[int]()
+        begun = streams[0].record_event()
+        for stream in streams[1:]:
+            stream.wait_event(begun)
+
+    def turn(self, step: int) -> int:
+        """Come to a step, or behind all (-1): the address of its stream, one more where it waits for no other; 0 where
+        it is the stream of the step before, too."""
+        now, (number, *waits) = self.rows[self.step][0], self.rows[step]
+        if self.step in self.waited_for:
+            self.over[self.step] = self.streams[now].record_event()
+        events = [self.over[k] for k in waits] if step >= 0 else [s.record_event() for s in self.streams[1:]]
+        for event in events:
+            self.streams[number].wait_event(event)
+        self.step = step
+        torch.cuda.set_stream(self.streams[number])
+        alone, self.used = not events and number in self.used, self.used | {number}
+        return 0 if alone and number == now else int(self.streams[number].cuda_stream) + alone
+
+
+class Recorder:
+    """What the extension asks for a program, one capture at a time. random: its calls draw random numbers. branches: by
+    number of a step the number of its stream, and the steps that it waits for."""
+
+    def __init__(self, name: str, random: bool, rows: Sequence[Any] = (), steps: Sequence[Any] = ()) -> None:
+        self.name, self.random, at = name, random, [k for k, s in enumerate(steps) if s[0] not in ("alloc", "free")]
+        pairs = zip(at, rows, strict=True) if len(at) == len(rows) and not random else ()
+        self.branches = {k: [row[0], *[at[j] for j in row[1:]]] for k, row in pairs}
+        self.most = max((row[0] for row in self.branches.values()), default=0)
 
     def begin(self, device: int, stream: int) -> _Session:
         """Begin a capture for calls on a stream, on another stream, which is current until `end`.
@@ -139,11 +171,17 @@ class Recorder:
                 if len(_sides) >= _MOST_SIDES and not unused:
                     raise RuntimeError("programs are recorded for other streams already")
                 own = None if unused else torch.cuda.ExternalStream(_native.cuda_stream(device), device=device)
-                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet())
+                side = _sides[device, stream] = _sides.pop(unused[0]) if own is None else _Side(own, WeakSet(), [])
+            while len(side.more) < self.most:
+                side.more.append(torch.cuda.ExternalStream(_native.cuda_stream(device), device=device))
             return _Session(side, self.random)
         except BaseException:
             _lock.release()
             raise
+
+    def several(self, session: _Session) -> _Branches:
+        """What turns to the streams of a capture that has begun."""
+        return _Branches([session.side.stream, *session.side.more[: self.most]], self.branches)
 
     def end(self, session: _Session, complete: int) -> tuple[int, int]:
         """End the capture: addresses of the graph, and of what torch launches, where torch must, or 0.
@@ -181,9 +219,9 @@ class Recorder:
 
 
 def recorder_of(
-    name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool
+    name: str, table: Mapping[str, Any], resolve: Callable[[str, str], Any], forced: bool, branches: Any = ()
 ) -> Recorder | None:
-    """What records a program, None where it can't be recorded."""
+    """What records a program, None where it can't be recorded. branches: as `passes/branches.py` has them."""
     drawn = {out for step in table["steps"] if step[:2] == _DRAW for out in step[6]}
     consts = [k for k, row in enumerate(table["slots"]) if row[0] == "const"]
     kernels = [row for row in table["steps"] if row[0] == "kernel"]
@@ -207,7 +245,7 @@ def recorder_of(
             against = against or "looks at indices"
     if against:
         recorder.reason("CUDA graphs", f"{name}: never recorded: {against}")
-    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random)
+    return None if against or work < (1 if forced else _FEWEST) else Recorder(name, random, branches, table["steps"])
 
 
 def _drops(schema: Any, args: Any) -> bool:

@@ -188,7 +188,9 @@ def load(
             changed=ConstantsChanged,
             libraries=libraries,
             keep_memory=keep_memory,
-            recorder=None if graphs is False else recorder_of(artifact.name, table, resolve, graphs is True),
+            recorder=None
+            if graphs is False
+            else recorder_of(artifact.name, table, resolve, graphs is True, artifact.extra.get("branches", ())),
             forced=graphs is True,
             **({"labels": list(labels)} if labels is not None else {}),
         )

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO, total
+from firebrick.ir.index.expr import ZERO, product, total
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed, local
-from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store, contiguous_strides
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import Rewriter, children_of, ordered, roots_of, walk
 
@@ -153,21 +153,16 @@ class _Builder:
     def _phases(self, ctx: frozenset[Var], entries: list[_Entry], ready: list[Reduce] | None = None) -> list[Stmt]:
         reductions = self._reductions(ctx, entries) if ready is None else ready
         phases = self._assign(ctx, entries, reductions)
-        out: list[Stmt] = []
+        out: list[Stmt] = [*self._share(phases)]
         here = [e for e in entries if e.domain <= ctx]
-        for scratch in self._share(phases):
-            out.append(scratch)
         for phase in phases:
             for value, load in phase.reload:
                 self._bind(value, load)
-            folds = [e for e in phase.entries if e.reduce is not None]
-            for e in folds:
-                assert e.reduce is not None
-                out.append(Acc(e.acc, e.reduce.name, e.reduce.body.dtype))
-            out += self.block(ctx, self._order(phase.domain - ctx), phase.entries)
-            for e in folds:
-                assert e.reduce is not None
-                self._bind(e.reduce, local(e.reduce.dtype, e.acc))
+            folds = [(e.acc, e.reduce) for e in phase.entries if e.reduce is not None]
+            out += [Acc(acc, reduce.name, reduce.body.dtype) for acc, reduce in folds]
+            out += self.block(ctx, self._plan.inner[phase.domain - ctx], phase.entries)
+            for acc, reduce in folds:
+                self._bind(reduce, local(reduce.dtype, acc))
         out += self._run_scans(here)
         out += [self._leaf(e) for e in here]
         return out
@@ -196,19 +191,10 @@ class _Builder:
             self._bind(scan, local(scan.dtype, name))
         return out
 
-    def _order(self, domain: frozenset[Var]) -> tuple[tuple[Var, str], ...]:
-        return self._plan.inner[domain]
-
     def _leaf(self, entry: _Entry) -> Stmt:
         if entry.reduce is not None:
-            position: Expr = ZERO
-            if entry.reduce.name.startswith("arg"):
-                weight: Expr = ONE
-                terms = []
-                for axis in reversed(entry.reduce.axes):
-                    terms.append(weight * axis.var)
-                    weight = weight * axis.size
-                position = total(terms)
+            counted = entry.reduce.axes if entry.reduce.name.startswith("arg") else ()
+            position = _place([(axis.var, axis.size) for axis in counted])
             return Fold(entry.acc, self._expr(entry.reduce.body), position)
         assert entry.store is not None
         return Rewriter(lambda e: e, known=self._env).store(entry.store)
@@ -316,17 +302,20 @@ class _Builder:
                 continue
             if stored.index.vars() & maker.domain <= changing:
                 return Load(value.dtype, stored.buffer, stored.index)
-        index: Expr = ZERO
-        size: Expr = ONE
-        for var, _ in reversed([v for v in self._order(maker.domain) if v[0] in changing]):
-            index = index + size * var
-            size = size * self._plan.sizes[var]
+        axes = [(var, self._plan.sizes[var]) for var, _ in self._plan.inner[maker.domain] if var in changing]
+        index, size = _place(axes), product(n for _, n in axes)
         if size.terms or size.const * self._plan.lanes_inside > _SCRATCH_LIMIT:
             return None
         name = self._fresh("t")
         out.append(Scratch(name, value.dtype, size.const))
         maker.entries.append(_Entry(Store(name, index, value), None, "", maker.domain))
         return Load(value.dtype, name, index)
+
+
+def _place(axes: Sequence[tuple[Var, Expr]]) -> Expr:
+    """Where an element lies whose axes are dense, in their order."""
+    strides = contiguous_strides([size for _, size in axes])
+    return total(stride * var for stride, (var, _) in zip(strides, axes, strict=True))
 
 
 def rename(body: tuple[Stmt, ...], names: dict[str, str], index: dict[Var, Expr]) -> tuple[Stmt, ...]:

@@ -113,11 +113,8 @@ def _recovers(e: Expr, v: Var) -> bool:
 
 
 def _domains(statements: list[Statement]) -> list[frozenset[Var]]:
-    orders: dict[frozenset[Var], None] = {s.inner: None for s in statements}
-    for v in walk(s.store.value for s in statements):
-        if isinstance(v, Reduce):
-            orders[frozenset(a.var for a in v.axes)] = None
-    return list(orders)
+    folds = [v for v in walk(s.store.value for s in statements) if isinstance(v, Reduce)]
+    return list(dict.fromkeys([*(s.inner for s in statements), *(frozenset(a.var for a in v.axes) for v in folds)]))
 
 
 def _collapse(

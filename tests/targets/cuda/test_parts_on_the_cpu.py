@@ -9,7 +9,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from firebrick import pipeline
 from firebrick.config import Config
 from firebrick.fakes.segments import segments
-from firebrick.passes import cuda_apart
+from firebrick.trace import cpu_part
 
 CARD = "cuda:0"
 
@@ -55,7 +55,7 @@ def test_the_cpus_part_is_in_front():
     xs = torch.randn(4, 4), torch.randn(4, 4)
     torch.manual_seed(0)
     want = Here(gm).run(*[x.clone() for x in xs])
-    first, second = segments(gm, cuda_apart.part_on_cpu(gm, Config(graphs=None)))
+    first, second = segments(gm, cpu_part.part_on_cpu(gm, Config(graphs=None)))
     torch.manual_seed(0)
     for one, other in zip(Here(gm).run(*[x.clone() for x in xs]), want, strict=True):
         assert torch.equal(one, other)
@@ -66,9 +66,9 @@ def test_the_cpus_part_is_in_front():
 
 def test_draws_that_nobody_reads_are_made():
     gm = given(lambda x: (draw(x.cpu()), x * 2)[1], CARD)
-    assert not cuda_apart.part_on_cpu(gm, Config(graphs=None))  # x is copied to the CPU
+    assert not cpu_part.part_on_cpu(gm, Config(graphs=None))  # x is copied to the CPU
     gm = given(lambda x, n: (draw(n), x * 2)[1], CARD, "cpu")
-    first, second = segments(gm, cuda_apart.part_on_cpu(gm, Config(graphs=None)))
+    first, second = segments(gm, cpu_part.part_on_cpu(gm, Config(graphs=None)))
     assert [n.name for n in first.graph.graph.nodes if n.op == "call_function"] == ["draw"]
     assert not first.outputs
     assert [n.name for n in second.inputs] == ["x"]
@@ -85,7 +85,7 @@ def test_draws_that_nobody_reads_are_made():
 def test_what_is_left_as_it_is(fn):
     gm = given(fn, CARD, "cpu")
     before = [n.name for n in gm.graph.nodes]
-    starts = cuda_apart.part_on_cpu(gm, Config(graphs=None))
+    starts = cpu_part.part_on_cpu(gm, Config(graphs=None))
     assert not starts
     assert [n.name for n in gm.graph.nodes] == before
 
@@ -97,16 +97,16 @@ def test_what_is_made_of_nothing_is_folded_instead():
     gm = fx.GraphModule({}, graph)
     with FakeTensorMode() as mode:
         FakeTensorProp(gm, mode).propagate(torch.empty(4, device="cuda"))
-    assert not cuda_apart.part_on_cpu(gm, Config(graphs=None))
+    assert not cpu_part.part_on_cpu(gm, Config(graphs=None))
 
 
 def test_other_graphs():
-    assert not cuda_apart.part_on_cpu(given(lambda x, y: x * 2 + draw(y), "cpu", "cpu"), Config(graphs=None))
-    assert not cuda_apart.part_on_cpu(given(lambda x, y: x * 2 + y, CARD, CARD), Config(graphs=None))
+    assert not cpu_part.part_on_cpu(given(lambda x, y: x * 2 + draw(y), "cpu", "cpu"), Config(graphs=None))
+    assert not cpu_part.part_on_cpu(given(lambda x, y: x * 2 + y, CARD, CARD), Config(graphs=None))
 
 
 def test_where_calls_are_never_recorded():
-    assert not cuda_apart.part_on_cpu(given(lengths, CARD, "cpu"), Config(graphs=False))
+    assert not cpu_part.part_on_cpu(given(lengths, CARD, "cpu"), Config(graphs=False))
 
 
 def test_parts_are_compiled_apart(monkeypatch):
@@ -116,7 +116,7 @@ def test_parts_are_compiled_apart(monkeypatch):
         names = [n.name for n in gm.graph.nodes]
         return frozenset(n for n in gm.graph.nodes if n.name == "mul" and "draw" in names)
 
-    monkeypatch.setattr(cuda_apart, "part_on_cpu", cut)
+    monkeypatch.setattr(cpu_part, "part_on_cpu", cut)
     gm, before = given(lambda x: (draw(x), (x * 2,))[1], "cpu"), pipeline.graphs_compiled()
     run = pipeline.compile_graph(gm, [torch.ones(4, 4)], Config())
     torch.manual_seed(3)

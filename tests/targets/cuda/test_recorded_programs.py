@@ -710,3 +710,53 @@ def test_results_of_a_recording_are_those_of_its_first_call(driver, log, recordi
     assert len({y.data_ptr() for y in kept}) == 6
     for y in kept:
         torch.testing.assert_close(y, x + 2)
+
+
+class Streams:
+    """Notes the steps of a capture on several streams."""
+
+    def __init__(self, rows):
+        self.rows, self.steps = rows, []
+
+    def turn(self, step):
+        self.steps.append(step)
+        return 2 * (1 + (self.rows[step][0] if step >= 0 else 0))
+
+
+BESIDE = {
+    "slots": [slot("input", 4), slot("arena", 4), slot("arena", 4), slot("fresh", 4), slot("fresh", 4)],
+    "arena": [16, "cpu"],
+    "steps": [
+        ["kernel", "k", [0, 1], [4], "cuda:0", [1]],
+        ["alloc", [3]],
+        ["kernel", "k", [1, 3], [4], "cuda:0", [1]],
+        ["kernel", "k", [0, 2], [4], "cuda:0", [1]],
+        ["alloc", [4]],
+        ["kernel", "k", [2, 4], [4], "cuda:0", [1]],
+    ],
+    "outputs": [["t", 0], ["t", 1]],
+    "views": [[3, [4], [1], 0, None], [4, [4], [1], 0, None]],
+    "branches": [[0], [], [0], [1], [], [1, 2]],
+}
+"""x + 2 twice, whose temporaries are in one place."""
+
+
+@pytest.mark.parametrize(("forced", "several", "kept"), [(True, 1.0, True), (False, 1.0, True), (True, 9.0, False)])
+def test_steps_are_tried_on_several_streams(driver, log, recording, forced, several, kept):
+    recording.branches, made = BESIDE["branches"], []
+
+    def several_of(session):
+        made.append(Streams(recording.branches))
+        driver.fake_took(several)
+        return made[-1]
+
+    recording.several = several_of
+    run = executable(BESIDE, recording, forced, k=module("add"))
+    driver.fake_took(5.0)
+    for _ in range(30):
+        x = torch.randn(4)
+        for y in run(x):
+            torch.testing.assert_close(y, x + 2)
+    assert [m.steps for m in made] == [[0, 2, 3, 5, -1]]
+    last = ["kept on several streams"] if kept else ["slower on several streams", "recorded"]
+    assert recording.said == ["recorded", "tried on one stream", "recorded", *last]

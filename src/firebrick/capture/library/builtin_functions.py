@@ -53,11 +53,10 @@ FOLDABLE.update(
         key_of(obj): obj
         for obj in (
             abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, divmod, float, format, hash, hex, int,
-            max, min, oct, ord, pow, repr, round, str, sum,
+            max, min, oct, ord, pow, repr, round, str, sum, os.fspath, sys.intern, str.maketrans,
         )
     }
 )  # fmt: skip
-FOLDABLE.update({key_of(obj): obj for obj in (os.fspath, sys.intern, str.maketrans)})
 FOLDABLE_MODULES.update({"math", "cmath", "_operator", "operator", "posixpath", "_struct", "binascii", "_functools"})
 OPAQUE_MODULES.update(
     {
@@ -238,13 +237,10 @@ def _new(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     return cls.blank(interp, args[1:])
 
 
-@handles(vars)
+@handles(vars, locals)
 def _vars(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    return _locals(interp, args, kwargs) if not args else args[0].realize().get_attr(interp, "__dict__")
-
-
-@handles(locals)
-def _locals(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if args:
+        return args[0].realize().get_attr(interp, "__dict__")
     if interp.names is not NONE:
         return interp.names
     slots: dict[str, Value] = {}
@@ -314,27 +310,23 @@ def _extreme(function: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> 
     items = list(interp.iterate(args[0])) if len(args) == 1 else list(args)
     if not items:
         return kwargs["default"] if "default" in kwargs else interp.fold(function, [ConstantValue(())], {})
-    key = kwargs.get("key")
-    plain = key is None or key.realize().python_type() is type(None)
-    best, best_key = items[0], items[0] if plain or key is None else interp.call(key, items[0])
+    key = kwargs.get("key", NONE)
+    plain = key.realize().python_type() is type(None)
+    best, best_key = items[0], items[0] if plain else interp.call(key, items[0])
     for item in items[1:]:
-        both = (best.realize(), item.realize())
+        both, either = (best.realize(), item.realize()), None
         if plain and any(isinstance(one, SizeValue) for one in both):
-            size = of_sizes(function.__name__, *both)
-            if size is not None:
-                best = best_key = size
-                continue
-        scalar = extreme(interp, function, *both) if plain else None
-        if scalar is not None:
-            best = best_key = scalar
-            continue
-        item_key = item if plain or key is None else interp.call(key, item)
-        second = operators.compare(interp, ">" if function is max else "<", item_key, best_key).realize()
-        either = chosen(interp, second, *both) if plain else None
+            either = of_sizes(function.__name__, *both)
+        if plain and either is None:
+            either = extreme(interp, function, *both)
+        if either is None:
+            item_key = item if plain else interp.call(key, item)
+            second = operators.compare(interp, ">" if function is max else "<", item_key, best_key).realize()
+            either = chosen(interp, second, *both) if plain else None
+            if either is None and second.truth(interp):
+                best, best_key = item, item_key
         if either is not None:
             best = best_key = either
-        elif second.truth(interp):
-            best, best_key = item, item_key
     return best
 
 
@@ -417,13 +409,6 @@ def _simple_namespace(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         for key, item in pairs_of(interp, other):
             namespace.fields.setdefault(_text(key), item)
     return namespace
-
-
-@handles(str)
-def _str(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 1 and not kwargs:
-        return interp.formatted(args[0], "s", "")
-    return interp.fold(str, args, kwargs)
 
 
 @handles_each(abs, round)
@@ -524,6 +509,9 @@ handles_all(
         bytes: lambda interp, args, kwargs: interp.fold(bytes, args, kwargs, copied=True),
         bool: lambda interp, args, kwargs: truth_of(interp, args[0]) if args else ConstantValue(False),
         repr: lambda interp, args, kwargs: interp.formatted(args[0], "r", ""),
+        str: lambda interp, args, kwargs: (
+            interp.formatted(args[0], "s", "") if len(args) == 1 and not kwargs else interp.fold(str, args, kwargs)
+        ),
         format: lambda interp, args, kwargs: interp.formatted(
             args[0], "", args[1].realize().as_constant() if len(args) > 1 else ""
         ),

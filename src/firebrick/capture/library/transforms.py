@@ -40,6 +40,7 @@ from firebrick.capture.values.opaque import Opaque, OpaqueValue, Pullback
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.size import HeldValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.fakes.segments import stands_apart
 from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import CHECKPOINT, Body, Branch, Loop, Nested, Transform
 
@@ -316,7 +317,7 @@ class Packing(Nested):
         super().__init__("saved_tensors_hooks", bodies, repr(like))
         self.like = like
 
-    def __call__(self, lifted: Sequence[Any], keep: Callable[[Any], Any] | None = None) -> None:
+    def __call__(self, lifted: Sequence[Any], keep: Callable[[Any], Any] = id) -> None:
         """Set them; `keep` is given what is packed."""
         places = itertools.count()
 
@@ -325,8 +326,7 @@ class Packing(Nested):
             if [(tensor.dtype, tensor.ndim)] != self.like[at : at + 1]:
                 raise RuntimeError("firebrick: a call saves other tensors than when hooks on them were captured")
             packed = self.bodies[at]((tensor,), lifted[at])
-            if keep is not None:
-                keep(packed)
+            keep(packed)
             return at + len(self.like), packed
 
         def unpack(held: tuple[int, Any]) -> Any:
@@ -370,9 +370,10 @@ class Hooks:
             unpacks.append(self._unpacking(interp, packs[-1][2]))
         if packs:
             bodies, nodes, _ = zip(*packs, *unpacks, strict=True)
-            target = Packing(bodies, [(tensor.dtype, tensor.ndim) for tensor in saved])
-            graph.statement(interp, target, ([*nodes],))
+            begun = graph.statement(interp, Packing(bodies, [(t.dtype, t.ndim) for t in saved]), ([*nodes],))
         yield
+        if packs and any(map(stands_apart, graph.since(begun))):
+            raise Break("unsupported-call", "hooks on saved tensors where the graph is cut")
         if packs:
             graph.statement(interp, _END, ())
 

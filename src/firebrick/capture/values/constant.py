@@ -15,7 +15,7 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import TRANSPARENT
-from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, UnknownValue, Value, ValueEmitter
 from firebrick.capture.values.method import MethodValue
 
 LITERAL_TYPES: frozenset[type] = frozenset(
@@ -134,10 +134,7 @@ class OpenValue(ConstantValue):
 
     __slots__ = ()
     python_type = Value.python_type
-
-    def is_constant(self) -> bool:
-        """Not until someone needs it."""
-        return False
+    is_constant = UnknownValue.is_constant  # not until someone needs it
 
     def describe(self) -> str:
         """What it is."""

@@ -301,10 +301,8 @@ class Dense:
         return "".join(texts) + self.call.entry(unit, self.name, f"dense_{v}", driver, count, shape)
 
     def _lanes(self, unit: Unit) -> int:
-        lanes = max(unit.target.vector_bytes // 4, 1)
-        while self.call.columns % lanes:
-            lanes //= 2
-        return lanes
+        """Of vectors that a panel has whole ones of."""
+        return math.gcd(max(unit.target.vector_bytes // 4, 1), self.call.columns)
 
     def plan(self, unit: Unit) -> tuple[dict[str, Field], dict[str, tuple[Any, ...]], str, int]:
         """The fields of the driver's table behind the buffers, what some of them point to, the driver's text, and how

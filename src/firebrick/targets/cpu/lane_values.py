@@ -146,15 +146,13 @@ class Values(Writer):
 
     def _picked(self, dtype: str, vector: str, stride: Expr) -> str:
         """Name of the function that reads elements a few places apart."""
-        assert self.lanes is not None
         name = f"fb_each{stride.const}_{vector}".replace("-", "m")
         scalar = "uint8_t" if dtype == "b8" else SCALAR[dtype]
-        self.unit.helpers[name] = picking_helper(name, vector, scalar, self.lanes.width, stride.const)
+        self.unit.helpers[name] = picking_helper(name, vector, scalar, self.width, stride.const)
         return name
 
     def _from_memory(self, dtype: str, address: str, count: str | None) -> str:
-        assert self.lanes is not None
-        stored = self.unit.vector("u8" if dtype == "b8" else lane_type(dtype), self.lanes.width)
+        stored = self.unit.vector("u8" if dtype == "b8" else lane_type(dtype), self.width)
         code = f"*(const {stored}u*)({address})" if count is None else f"{stored}_load({address}, {count})"
         return self._lanes_of_memory(dtype, f"({stored}){code}" if dtype == "b8" else code)
 
@@ -163,13 +161,11 @@ class Values(Writer):
 
     def _every(self, mask: str) -> str:
         """Whether all lanes of a mask hold."""
-        assert self.lanes is not None
-        return f"{self.unit.fold('every', 'a & b', MASK, self.lanes.width)}({mask})"
+        return f"{self.unit.fold('every', 'a & b', MASK, self.width)}({mask})"
 
     def some(self, mask: str) -> str:
         """Whether any lane of a mask holds."""
-        assert self.lanes is not None
-        return f"{self.unit.fold('some', 'a | b', MASK, self.lanes.width)}({mask})"
+        return f"{self.unit.fold('some', 'a | b', MASK, self.width)}({mask})"
 
     # ------------------------------------------------------------ functions
 
@@ -190,11 +186,9 @@ class Values(Writer):
         x = self.value(a.args[0])
         if not x.varying:
             return self.name("f32", f"__builtin_erfcf(-{x.code})", False)
-        assert self.lanes is not None
-        nbytes = 4 * self.lanes.width
-        if nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
+        if not self.unit.fits("f32", self.width):
             return None
-        return self.name("f32", f"{self.unit.inline('erf1p', self.lanes.width)}({x.code})", True)
+        return self.name("f32", f"{self.unit.inline('erf1p', self.width)}({x.code})", True)
 
     def apply(self, name: str, dtype: str, args: list[Text]) -> Text:
         """A scalar function of values of `dtype`."""
@@ -230,9 +224,8 @@ class Values(Writer):
             return text
         if row.vector:
             return self._fill(row.vector, dtype, codes, True)
-        assert self.lanes is not None
         vector = self.type_of(dtype, True)
-        items = [self._fill(row.scalar, dtype, [f"{c}[{k}]" for c in codes], False) for k in range(self.lanes.width)]
+        items = [self._fill(row.scalar, dtype, [f"{c}[{k}]" for c in codes], False) for k in range(self.width)]
         return f"{vector}{{{', '.join(f'({SCALAR[lane_type(dtype)]})({i})' for i in items)}}}"
 
     def _fill(self, text: str, dtype: str, codes: list[str], varying: bool) -> str:
@@ -246,9 +239,8 @@ class Values(Writer):
 
     def _hardware(self, name: str, dtype: str, codes: list[str]) -> str:
         """A function that is one instruction, or made of one; empty if it isn't."""
-        assert self.lanes is not None
         base = {"rsqrt": "sqrt", "truncdiv": "trunc"}.get(name, name)
-        function = self.unit.hardware(base, dtype, self.lanes.width) if dtype in ("f32", "f64") else ""
+        function = self.unit.hardware(base, dtype, self.width) if dtype in ("f32", "f64") else ""
         if not function:
             return ""
         call = f"{function}({' / '.join(codes)})"
@@ -256,17 +248,14 @@ class Values(Writer):
 
     def _library(self, name: str, dtype: str, codes: list[str]) -> str:
         """A call of SLEEF; empty if it has no function of this width."""
-        assert self.lanes is not None
-        width = self.lanes.width
-        nbytes = DTYPES[dtype].nbytes * width
-        if nbytes not in (16, 32, 64) or nbytes > self.unit.target.vector_bytes:
+        if not self.unit.fits(dtype, self.width):
             return ""
         if name in INLINE and dtype == "f32" and not self.unit.exact:
-            return f"{self.unit.inline(name, width)}({codes[0]})"
+            return f"{self.unit.inline(name, self.width)}({codes[0]})"
         if name == "sigmoid":
             inner = self._library("exp", dtype, [f"-{codes[0]}"])
             return inner and f"1 / (1 + {inner})"
-        return f"{self.unit.library(SLEEF[name], dtype, width, len(codes))}({', '.join(codes)})"
+        return f"{self.unit.library(SLEEF[name], dtype, self.width, len(codes))}({', '.join(codes)})"
 
     def _where(self, v: Op) -> Text:
         cond, a, b = [self.value(x) for x in v.args]

@@ -89,6 +89,11 @@ class Unit:
         self.vectors[lane, width] = None
         return f"{lane}x{width}"
 
+    def fits(self, lane: str, width: int) -> bool:
+        """Whether a vector is one register of the machine."""
+        nbytes = DTYPES[lane].nbytes * width
+        return nbytes in (16, 32, 64) and nbytes <= self.target.vector_bytes
+
     def fold(self, op: str, combine: str, lane: str, width: int) -> str:
         """Name of a function that folds the lanes of a vector."""
         name = f"fb_{op}_{lane}x{width}"
@@ -124,8 +129,7 @@ class Unit:
     def hardware(self, name: str, lane: str, width: int) -> str:
         """Name of a function that is one instruction of the machine; empty if there is none."""
         text = HARDWARE.get(self.target.simd, {}).get(name, "")
-        nbytes = DTYPES[lane].nbytes * width
-        if not text or nbytes not in (16, 32, 64) or nbytes > self.target.vector_bytes:
+        if not text or not self.fits(lane, width):
             return ""
         vector = self.vector(lane, width)
         text = text.format(p="ps" if lane == "f32" else "pd")
@@ -179,6 +183,12 @@ class Writer:
         self.guard: Text | None = None
         self._count = 0
         self._use(self.replicas[0])
+
+    @property
+    def width(self) -> int:
+        """How many lanes a vector has."""
+        assert self.lanes is not None
+        return self.lanes.width
 
     # ------------------------------------------------------------ replicas
 
@@ -242,10 +252,7 @@ class Writer:
 
     def type_of(self, dtype: str, varying: bool) -> str:
         """C++ type of a value."""
-        if not varying:
-            return SCALAR[dtype]
-        assert self.lanes is not None
-        return self.unit.vector(lane_type(dtype), self.lanes.width)
+        return self.unit.vector(lane_type(dtype), self.width) if varying else SCALAR[dtype]
 
     def index(self, e: Expr, lane: int | str | None = None) -> str:
         """An index as C++; `lane` selects one lane of the lane variable."""

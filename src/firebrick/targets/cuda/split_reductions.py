@@ -143,20 +143,13 @@ class _Split:
 
     def _partial(self, r: Reduce, terms: Terms) -> list[Statement]:
         """What a slice folds of a reduction, in memory."""
-        body = terms(r.body)
-        axes = (Axis(self.at, self.size),)
-        index = self.count * self.row + self.slice
-        name = self._pad(r.body.dtype if r.name.startswith("arg") else r.dtype)
-        if not r.name.startswith("arg"):
-            self.parts[r] = name, ""
-            return [Statement(frozenset(), Store(name, index, Reduce(r.dtype, r.name, axes, body)))]
-        place = self._pad("i64")
-        self.parts[r] = name, place
-        best = Reduce(r.body.dtype, r.name.removeprefix("arg"), axes, body)
-        return [
-            Statement(frozenset(), Store(name, index, best)),
-            Statement(frozenset(), Store(place, index, Reduce("i64", r.name, axes, body))),
-        ]
+        body, axes, index = terms(r.body), (Axis(self.at, self.size),), self.count * self.row + self.slice
+        places = r.name.startswith("arg")
+        dtype = r.body.dtype if places else r.dtype
+        name, place = self.parts[r] = self._pad(dtype), self._pad("i64") if places else ""
+        values = {name: Reduce(dtype, r.name.removeprefix("arg"), axes, body)}
+        values |= {place: Reduce("i64", r.name, axes, body)} if places else {}
+        return [Statement(frozenset(), Store(n, index, v)) for n, v in values.items()]
 
     def _pad(self, dtype: str) -> str:
         name = f"part{len(self.pads)}"
