@@ -12,10 +12,11 @@ import firebrick
 from firebrick.config import Config
 from firebrick.errors import CacheError
 from firebrick.report import recorder
-from firebrick.targets.cpu import measuring
+from firebrick.targets.cpu import measured_runs, measuring
 from firebrick.targets.cpu.choices import COLUMNS
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.cpu_target import CpuTarget, detect
+from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
 from firebrick.targets.cpu.matmul_probe import MatmulProbe
 
 pytestmark = pytest.mark.compiler
@@ -266,6 +267,77 @@ def test_all_forms_of_a_convolution_are_measured(window, padding, size, monkeypa
     assert "packed" in seen
 
 
+DEPTHWISE = {
+    "images": ((2, 96, 14, 13), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "strided": ((1, 20, 31, 30), (5, 5), (2, 2), (2, 2), (1, 1)),
+    "dilated": ((3, 64, 9, 17), (3, 5), (1, 2), (2, 0), (2, 3)),
+    "a wide window": ((1, 33, 1, 50), (1, 31), (1, 1), (0, 15), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["plain", "bias and sum"])
+@pytest.mark.parametrize("shape", DEPTHWISE)
+def test_channels_by_themselves_of_any_shape_are_the_librarys(shape, more, tmp_path):
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    target = detect(config)
+    if not target.vector_bytes:
+        pytest.skip("no vectors")
+    size, window, stride, padding, dilation = DEPTHWISE[shape]
+    channels = size[1]
+    x, weight = torch.randn(size).contiguous(memory_format=torch.channels_last), torch.randn(channels, 1, *window)
+    bias = torch.randn(channels) if more else None
+    expected = F.conv2d(x, weight, bias, stride, padding, dilation, channels)
+    tile = window[1], stride[1], dilation[1], results_of(expected.shape[3])
+    probe = ConvolutionProbe(target, config, (lanes_of(target.vector_bytes, channels), *tile))
+    other = torch.randn_like(expected, memory_format=torch.channels_last) if more else None
+    out = torch.empty_like(expected, memory_format=torch.channels_last)
+    probe.run(x, weight, bias, out, (stride, padding, dilation), other=other)()
+    torch.testing.assert_close(out, expected if other is None else expected + other, atol=1e-4, rtol=1e-4)
+
+
+KINDS = {
+    "rows": (F.conv1d, (2, 24, 90), (40, 24, 5), 1),
+    "channels of rows": (F.conv1d, (2, 24, 90), (24, 1, 5), 24),
+    "channels": (F.conv2d, (2, 24, 13, 40), (24, 1, 3, 3), 24),
+    "volumes": (F.conv3d, (2, 24, 5, 13, 9), (32, 24, 3, 3, 3), 1),
+    "single places": (F.conv3d, (1, 32, 5, 13, 9), (32, 32, 1, 1, 1), 1),
+    "channels of volumes": (F.conv3d, (2, 24, 5, 13, 9), (24, 1, 3, 3, 3), 24),
+}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("most", [1 << 27, 1 << 10], ids=["whole", "a part"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_volumes_and_channels_by_themselves_are_measured(kind, most, padding, stride, monkeypatch, tmp_path):
+    seen = {}
+
+    def times(runs, evict):
+        seen.update({form: run() for form, run in runs.items()})
+        return dict.fromkeys(runs, 1.0)
+
+    monkeypatch.setattr(measuring, "race", times)
+    monkeypatch.setattr(measuring, "_OVERHEAD", 0)
+    monkeypatch.setattr(measured_runs, "_PRODUCTS", most)
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    target = detect(config)
+    if not target.vector_bytes:
+        pytest.skip("no vectors")
+    function, size, window, groups = KINDS[kind]
+    x, weight = torch.empty(size), torch.empty(window)
+    out, rank = function(x, weight, None, stride, padding, 1, groups), len(size) - 2
+    args = (x, weight, [stride] * rank, [padding] * rank, [1] * rank, groups, out)
+    forms = {c.name: 0 for c in target.choices("aten::convolution", args) if c.name != "call"}
+    assert measuring.measure(target, config, "aten::convolution", args, forms).keys() == forms.keys()
+    assert {"packed", "dense" if groups == 1 else "depthwise"} <= forms.keys()
+    if padding == 0:  # all tensors hold ones; results are the last that a kernel of ours is given
+        ours = {form: run[-1] if isinstance(run, list) else run for form, run in seen.items() if form != "packed"}
+        results = [run[1][-1] for run in ours.values()]
+        assert len({t.numel() for t in (*results, seen["packed"])}) == 1
+        for t in results:
+            torch.testing.assert_close(t.double().mean(), seen["packed"].double().mean(), rtol=1e-6, atol=0)
+
+
 class Convolutions(nn.Module):
     def __init__(self):
         super().__init__()
@@ -292,6 +364,48 @@ def test_convolutions_take_the_fastest_form(form, fastest, tmp_path, caplog):
     assert {"packed": "mkldnn._convolution_pointwise", "matmul": "firebrick.linear"}.get(
         form, "firebrick.conv"
     ) in caplog.text
+
+
+class Various(nn.Module):
+    """Channels by themselves, groups, rows and volumes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.images = nn.Conv2d(24, 24, 3, 2, 1, groups=24)
+        self.dilated = nn.Conv2d(24, 24, (3, 5), padding=(2, 4), dilation=2, groups=24, bias=False)
+        self.groups = nn.Conv2d(24, 32, 3, padding=1, groups=4)
+        self.padded = nn.Conv2d(24, 40, 3, padding=1)
+        self.rows, self.channels = nn.Conv1d(24, 40, 5, 2, 2), nn.Conv1d(24, 24, 7, padding=3, groups=24)
+        self.volumes = nn.Conv3d(24, 20, 3, (1, 2, 1), 1, (2, 1, 1))
+        self.single, self.each = nn.Conv3d(24, 20, 1), nn.Conv3d(24, 24, 3, padding=1, groups=24)
+        self.norm = nn.BatchNorm3d(20)
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, image, row, volume):
+        images = [torch.relu(f(image)) for f in (self.images, self.dilated, self.groups, self.padded)]
+        rows = [F.silu(f(row)) for f in (self.rows, self.channels)]
+        volumes = [F.hardswish(f(volume)) for f in (self.volumes, self.single, self.each)]
+        return *images, *rows, *volumes, F.gelu(self.norm(self.volumes(volume)))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("form", ["dense", "clipped", "padded", "depthwise", "packed", "matmul"])
+def test_all_kinds_of_convolutions_take_the_fastest_form(form, last, fastest, tmp_path):
+    asked, model = fastest(form), Various().eval()
+    given = torch.randn(2, 24, 11, 43), torch.randn(2, 24, 45), torch.randn(2, 24, 6, 9, 10)
+    if last:
+        formats = torch.channels_last, torch.contiguous_format, torch.channels_last_3d
+        given = [x.contiguous(memory_format=f) for x, f in zip(given, formats)]
+    with torch.no_grad():
+        results, eager = compiled(model, tmp_path)(*given), model(*given)
+        exact = model.double()(*[x.double() for x in given])
+    for ours, theirs, right in zip(results, eager, exact, strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, right.float(), atol=2e-5, rtol=1e-4)
+    assert any(form in forms for _, forms in asked)
+    chosen = sum(f": {form} (" in line for line in firebrick.stats()["reasons"]["tuned"])
+    assert chosen == sum(form in forms for _, forms in asked)
 
 
 @pytest.mark.parametrize("form", ["own", "call"])

@@ -1,11 +1,13 @@
-"""float16 on a CPU without instructions for it: products are float32's, rounded once."""
+"""float16 and bfloat16 on a CPU without instructions for them: products are float32's, rounded once."""
 
 import pytest
 import torch
 from torch import nn
+from vectors import needs_vectors
 
 import firebrick
-from firebrick.passes import integers
+from firebrick.passes import integers, tuning
+from firebrick.targets.cpu.cpu_target import CpuTarget
 
 pytestmark = [pytest.mark.compiler]
 
@@ -69,3 +71,40 @@ def test_eager_numerics_keep_the_librarys_products(monkeypatch):
     with torch.no_grad():
         run = firebrick.compile(layer, fullgraph=True, options={"cache": False, "numerics": "eager"})
         assert torch.equal(run(x), layer(x))
+
+
+@needs_vectors
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("sizes", [None, True])
+def test_bfloat16_below_the_level_of_its_instructions(last, sizes):
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 3, 12, 10)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    with torch.no_grad():
+        exact = model.double()(x.double())
+        half, x = model.bfloat16(), x.bfloat16()
+        options = {"cache": False, "simd": "avx2"}
+        wanted, out = half(x), firebrick.compile(half, fullgraph=True, dynamic=sizes, options=options)(x)
+    assert out.dtype is torch.bfloat16
+    assert out.stride() == wanted.stride()
+    assert (out - exact).abs().max() <= 1.5 * (wanted - exact).abs().max()
+
+
+@needs_vectors
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_wide_form_is_one_of_those_that_are_measured(rows, bias, monkeypatch, tmp_path):
+    layer, x, offered = nn.Linear(512, 256, bias).bfloat16(), torch.randn(rows, 512).bfloat16(), []
+
+    def measured(self, op, args, forms, config):
+        offered.append(set(forms))
+        return {form: 1.0 if form == "wide" else 2.0 for form in forms}
+
+    monkeypatch.setattr(CpuTarget, "measured", measured)
+    monkeypatch.setattr(tuning, "chosen", {})
+    with torch.no_grad():
+        out = firebrick.compile(layer, options={"cache_dir": tmp_path, "simd": "avx2", "measure": True})(x)
+        exact = layer.double()(x.double())
+    assert {"own", "wide"} <= offered[0]
+    assert len(offered) == 2, "the product in float32 has a form of its own"
+    assert (out - exact).abs().max() <= 0.5 / 128 * exact.abs().max()

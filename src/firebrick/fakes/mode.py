@@ -34,7 +34,7 @@ from firebrick.fakes.mutation import checked_outs, written_arguments
 from firebrick.fakes.promotion import ops
 from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
-from firebrick.fakes.strides import by_stride, contiguous, dense_strides
+from firebrick.fakes.strides import by_stride, channels_last, contiguous, dense_strides
 from firebrick.fakes.view_rules import VIEWS
 from firebrick.ir.index.sizes import Sizes, has_symbols, now, settled
 from firebrick.runtime.bits import bits_of, toggled
@@ -330,7 +330,7 @@ def is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 
 def _choose(func: Any) -> Callable[..., Any]:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims", "firebrick"):
-        return _slow
+        return _packed_transposed if str(func).startswith("mkldnn._convolution_transpose_pointwise") else _slow
     if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default):
         return _lift
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
@@ -647,6 +647,15 @@ def _convolution(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
     layout = _layout_of_convolution(mode, *args)
     with torch._C._DisableTorchDispatch():
         return _wrap(mode, _laid_out(torch.empty(shape, dtype=x.dtype, device=_META), layout), devices.common)
+
+
+def _packed_transposed(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """oneDNN's on a packed weight [outer, inner, ...], which lies channels last; torch's rule does not say so."""
+    x, weight, _, padding, more, stride, dilation, *_ = args
+    sides = zip(x.shape[2:], weight.shape[2:], padding, more, stride, dilation, strict=True)
+    sizes = [(n - 1) * step - 2 * around + reach * (k - 1) + extra + 1 for n, k, around, extra, step, reach in sides]
+    shape = (x.shape[0], weight.shape[0], *sizes)
+    return _of_spec(mode, Spec(shape, x.dtype, channels_last(shape)), x.fake_device)
 
 
 def _convolution_backward(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

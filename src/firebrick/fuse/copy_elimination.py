@@ -11,6 +11,7 @@ n3 for i in 8: x[i] = t[i]
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 
 def forward_copies(program: LoopProgram) -> LoopProgram:
     """The program without copies of temporaries that are written once."""
-    writers: dict[str, int] = {}
+    writers = Counter[str]()
     for node in program.nodes:
-        names = extern_writes(node) if isinstance(node, Extern) else [s.buffer for s in node.stores]
-        for name in names:
-            writers[name] = writers.get(name, 0) + 1
+        writers.update(extern_writes(node) if isinstance(node, Extern) else [s.buffer for s in node.stores])
     buffers = {b.name: b for b in program.buffers}
     returned = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     same: dict[str, str] = {}

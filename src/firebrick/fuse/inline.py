@@ -8,6 +8,7 @@ are read, and what nobody reads is dropped.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ class _Inliner:
         self.nodes = nodes
         self.facts = facts
         self.keep = escaping(program)
-        self.writers: dict[str, int] = {}
+        self.writers = Counter[str]()
         self.readers: dict[str, list[int]] = {}
         self.fixed: set[str] = set()
         self._survey()
@@ -75,13 +76,10 @@ class _Inliner:
         for k, node in enumerate(self.nodes):
             if isinstance(node, Extern):
                 self.fixed.update(extern_reads(node))
-                for b in extern_writes(node):
-                    self.writers[b] = self.writers.get(b, 0) + 1
+                self.writers.update(extern_writes(node))
                 continue
-            for s in node.stores:
-                self.writers[s.buffer] = self.writers.get(s.buffer, 0) + 1
-                if s.mode != "set":
-                    self.fixed.add(s.buffer)
+            self.writers.update(s.buffer for s in node.stores)
+            self.fixed.update(s.buffer for s in node.stores if s.mode != "set")
             for b in {v.buffer for v in loads_of(*node.stores)}:
                 self.readers.setdefault(b, []).append(k)
 

@@ -69,22 +69,14 @@ def _fold(
     )
 
 
-def _sums(name: str) -> Callable[..., TensorValue]:
+def _sums(name: str, lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False, **_: Any) -> TensorValue:
     """Sums and products, in the dtype that eager adds up in."""
-
-    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorValue:
-        return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[_out(lw)].accumulate)
-
-    return rule
+    return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[_out(lw)].accumulate)
 
 
-def _extreme(name: str) -> Callable[..., TensorValue]:
+def _extreme(name: str, lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
     """The greatest or least element, or its place."""
-
-    def rule(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
-        return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
-
-    return rule
+    return _fold(lw, name, x, _dims(x, dim), keepdim, DTYPES[x.dtype].compute)
 
 
 def _any(lw: Lowering, x: TensorValue, dim: Any = None, keepdim: bool = False) -> TensorValue:
@@ -179,12 +171,12 @@ def _moments(
 
 RULES.update(
     {
-        **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _sums("sum")),
-        **dict.fromkeys((aten.prod.default, aten.prod.dim_int), _sums("prod")),
-        **dict.fromkeys((aten.amax.default, aten.max.default), _extreme("max")),
-        **dict.fromkeys((aten.amin.default, aten.min.default), _extreme("min")),
-        aten.argmax.default: _extreme("argmax"),
-        aten.argmin.default: _extreme("argmin"),
+        **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), partial(_sums, "sum")),
+        **dict.fromkeys((aten.prod.default, aten.prod.dim_int), partial(_sums, "prod")),
+        **dict.fromkeys((aten.amax.default, aten.max.default), partial(_extreme, "max")),
+        **dict.fromkeys((aten.amin.default, aten.min.default), partial(_extreme, "min")),
+        aten.argmax.default: partial(_extreme, "argmax"),
+        aten.argmin.default: partial(_extreme, "argmin"),
         aten.max.dim: partial(_best, name="max"),
         aten.min.dim: partial(_best, name="min"),
         **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),

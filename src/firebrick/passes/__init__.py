@@ -8,9 +8,10 @@ prepacking, which wants to see computed weights as constants.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from firebrick.extend import apply_passes, as_passes, fingerprint, registry
+from firebrick.extend import Level, Pass, PassReport, apply_passes, as_passes, fingerprint, registry
 from firebrick.extend.partition import PartitionPass
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
@@ -28,12 +29,9 @@ from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from torch import fx
 
     from firebrick.config import Config
-    from firebrick.extend import Level, Pass, PassReport
     from firebrick.extend.pass_base import TraceFunction
     from firebrick.ir.graph.aten import AtenGraph
     from firebrick.passes.alone import Choose

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from torch import nn
 
 from firebrick.passes.modules import Sample, SwapReport, call_with, output_error, swap, tensors_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def is_gelu(name: str, module: nn.Module) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -12,9 +12,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.calls import shows_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default

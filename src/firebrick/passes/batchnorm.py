@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,9 +11,6 @@ from torch import nn
 from firebrick.errors import PassError
 from firebrick.passes.flow import Flow, watch
 from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output_error, set_module, tensors_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class FeatureBatchNorm(nn.Module):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.program import device_type
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.schedule import Schedule
 
 _STREAMS, _CROSSING, _PART = 4, 0.5, 0.9
 """Most streams; what a step waits longer for one of another stream, in steps; the part of the time of all steps one

@@ -4,12 +4,13 @@ convolution(x, W, b) * s + t + other; relu   ->   firebrick::convolution(pad(x),
 packed = firebrick::pack_convolution(W, columns, s)      in the recipe, computed once
 
 Of single pixels they are matmuls, `firebrick::linear`. Those of rows and volumes become ones of images (`images`).
-What is not float32, and groups of channels, goes to oneDNN: mkldnn::_convolution_pointwise on
+What is not float32, groups of channels and what is transposed go to oneDNN: mkldnn::_convolution_pointwise on
 mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_convolutions`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,21 +21,17 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import alone
+from firebrick.passes.alone import Choose, alone
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Choice, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -81,7 +78,9 @@ class Followed:
         if self.scale is not None:
             scale = recipe.call(f"{name}_scale", aten.reshape.default, recipe.copy(self.scale), [channels])
             if scaled:
-                by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, [channels, 1, 1, 1])
+                shape = [1] * w.meta["val"].dim()
+                shape[1 if self.conv.args[6] else 0] = channels
+                by_row = recipe.call(f"{name}_by_row", aten.reshape.default, scale, shape)
                 w = recipe.call(f"{name}_scaled", aten.mul.Tensor, w, by_row)
             b = recipe.call(f"{name}_bias", aten.mul.Tensor, b, scale) if b is not None else None
         if self.shift is not None:
@@ -92,7 +91,7 @@ class Followed:
 
 @dataclass(slots=True)
 class _Match(Followed):
-    """choice: "matmul", "dense" and "depthwise" are kernels of the target's own, "packed" is oneDNN's."""
+    """choice: "packed" is oneDNN's, the others of `_WRITERS` are kernels of the target's own."""
 
     choice: Choice = CALL
     fused: PostOp = NO_POST_OP
@@ -140,9 +139,9 @@ def _rewrite(
 
 
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
-    """Whether a convolution is one of a constant weight, of sizes that are numbers."""
-    x, weight, bias, _, _, _, transposed, _, _ = node.args
-    if transposed or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
+    """Whether a convolution is one of a constant weight, of sizes that are numbers; if transposed, of all channels."""
+    x, weight, bias, _, _, _, transposed, _, groups = node.args
+    if (transposed and groups != 1) or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
     if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
         return False
@@ -162,11 +161,12 @@ def _drop_empty_padding(conv: fx.Node) -> None:
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
     """What may compute it, best guess first."""
-    x, weight, _, stride, padding, dilation, _, _, groups = conv.args
+    x, weight, _, stride, padding, dilation, transposed, _, groups = conv.args
     out = conv.meta["val"]
     arguments = (x.meta["val"], weight.meta["val"], stride, padding, dilation, groups, out)  # type: ignore[union-attr]
     target = targets.get(device_type(device_of(conv)))
-    return (CALL,) if target is None else target.choices("aten::convolution", arguments)
+    op = "aten::conv_transpose" if transposed else "aten::convolution"
+    return (CALL,) if target is None else target.choices(op, arguments)
 
 
 def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
@@ -206,7 +206,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
     """The same with a packed weight, in place of what was matched."""
     conv, last = matched.conv, matched.last
     gone = matched.nodes()
-    if conv.meta["val"].dim() == 4:
+    if conv.meta["val"].dim() == 4 or (conv.meta["val"].dim() == 5 and matched.choice.name == "packed"):
         result = _replace(matched, recipe)
     else:
         images = Images(conv, last)
@@ -215,9 +215,7 @@ def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target
         for k, part in enumerate(parts):
             shift = matched.shift if k == 0 else None
             fused = matched.fused if part is parts[-1] else NO_POST_OP
-            choice = next(
-                (c for c in convolution_choices(part, targets) if c.name == matched.choice.name), matched.choice
-            )
+            choice = {c.name: c for c in convolution_choices(part, targets)}.get(matched.choice.name, matched.choice)
             match = _Match(part, part, matched.scale, shift, other, choice, fused)
             other = _replace(match, recipe)
         assert other is not None
@@ -232,8 +230,9 @@ def _replace(matched: _Match, recipe: RecipeBuilder) -> fx.Node:
     choice = matched.choice.name
     call = _WRITERS[choice](matched, *matched.folded(recipe, choice == "packed"), recipe)
     before = matched.last.meta["val"]
+    last = torch.channels_last if before.dim() == 4 else torch.channels_last_3d
     with before.fake_mode:
-        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=torch.channels_last)
+        call.meta["val"] = before.new_empty(before.shape).contiguous(memory_format=last)
     return call
 
 
@@ -306,18 +305,19 @@ def _is_border(x: fx.Node) -> bool:
 
 def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """The packed convolution; one with long sums is taken in two halves of its input channels (see `prepack`)."""
-    x, _, _, stride, padding, dilation, _, _, groups = matched.conv.args
+    x, _, _, stride, padding, dilation, transposed, more, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
     image = x.meta["val"]  # type: ignore[union-attr]
-    shape = [padding, stride, dilation, groups]
+    shape = [padding, *([more] if transposed else []), stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
 
     def pack(source: fx.Node, name: str, size: list[int]) -> fx.Node:
-        reorder = mkldnn._reorder_convolution_weight.default
-        return recipe.use(
-            recipe.call(f"{name}_packed", reorder, source, *shape, size, like=source.meta["val"]), matched.last
-        )
+        like = source.meta["val"]
+        with like.fake_mode:
+            like = like.transpose(0, 1) if transposed else like
+        packed = recipe.call(f"{name}_packed", reorder, source, *shape, size, like=like)
+        return recipe.use(packed, matched.last)
 
     def create(target: Any, *args: Any, value: Any = None) -> fx.Node:
         with graph.inserting_before(matched.last):
@@ -327,6 +327,9 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
     read_bias = recipe.use(b, matched.last) if b is not None else None
     single, binary = mkldnn._convolution_pointwise.default, mkldnn._convolution_pointwise.binary
+    reorder = mkldnn._reorder_convolution_weight.default
+    if transposed:
+        single, reorder = (getattr(mkldnn, name).default for name in _TRANSPOSED)
     if matched.choice.options["pieces"] == 1:
         return create(single, x, pack(w, w.name, list(image.shape)), read_bias, *shape, *unary)
     channels = w.meta["val"].shape[1]
@@ -345,5 +348,7 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
     return result
 
 
-_WRITERS: Mapping[str, Callable[..., fx.Node]] = {"matmul": _matmul, "dense": _own, "depthwise": _own, "packed": _call}
+_TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
+_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
+_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

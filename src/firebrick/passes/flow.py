@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +15,6 @@ from firebrick.ir.graph.calls import tensors_in
 from firebrick.passes.modules import Sample, call_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import nn
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,8 +13,6 @@ from firebrick.ir.graph.calls import shows_memory
 from firebrick.passes.recipe import RecipeBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import fx
 
     from firebrick.config import Config

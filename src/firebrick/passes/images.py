@@ -30,7 +30,7 @@ class Images:
         self.emit = partial(emit, last)
         self._shape = conv.meta["val"].shape
         args: Any = conv.args
-        x, self._weight, self._bias, self._stride, self._padding, self._dilation, _, _, self._groups = args
+        x, self._weight, self._bias, self._stride, self._padding, self._dilation, *self._rest = args
         self._rows = len(self._shape) == 3
         self._x: Any = self.of(x) if self._rows else self._padded(x)
 
@@ -82,6 +82,6 @@ class Images:
     def _convolution(
         self, x: Any, w: Any, bias: Any, stride: list[int], pad: list[int], dilation: list[int]
     ) -> fx.Node:
-        return self.emit(
-            aten.convolution.default, x, w, bias, list(stride), pad, list(dilation), False, [0, 0], self._groups
-        )
+        transposed, more, groups = self._rest
+        rest = (list(stride), pad, list(dilation), transposed, [0, *more][-2:], groups)
+        return self.emit(aten.convolution.default, x, w, bias, *rest)

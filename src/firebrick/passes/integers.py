@@ -12,6 +12,7 @@ float64, which holds what any others make of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,13 @@ from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
 
-aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
+aten = torch.ops.aten
 
 _BYTES = frozenset({torch.int8, torch.uint8})
 _WIDER = frozenset({torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
@@ -81,17 +79,32 @@ _HALVES = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.d
 
 
 def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config) -> AtenGraph:
-    """Compute products of float16 in float32, rounded once, where oneDNN has none: ATen's take ten times as long."""
-    own = any(target.name == "cpu" for target in targets.values())
-    if config.numerics == "eager" or not own or mkldnn._is_mkldnn_fp16_supported():
-        return graph
-    for node in list(graph.gm.graph.nodes):
-        if node.target in _HALVES and node.meta["val"].dtype is torch.float16 and device_of(node) == "cpu":
-            widened = partial(emit, node, aten._to_copy.default, dtype=torch.float32)
-            product = emit(node, node.target, *fx.map_arg(node.args, widened), **node.kwargs)
-            node.replace_all_uses_with(emit(node, aten._to_copy.default, product, dtype=torch.float16))
-            node.graph.erase_node(node)
+    """Compute products of halves in float32, rounded once, where the machine has no instructions for them.
+
+    Of bfloat16 by constant weights it is a form that is measured: few rows take no longer than the weight is read.
+    """
+    recipe = RecipeBuilder(graph)
+    for node in list(graph.gm.graph.nodes) if config.numerics != "eager" else ():
+        target = targets.get(device_type(device_of(node))) if node.target in _HALVES else None
+        if target is None or not target.widens(dtype := node.meta["val"].dtype):
+            continue
+        chosen = dtype is torch.bfloat16 and node.target in (aten.mm.default, aten.addmm.default)
+        if not chosen or not recipe.is_constant(node.args[-1]) or not isinstance(node.meta["val"].shape[0], int):  # type: ignore[arg-type]
+            as_float32(node)
     return graph
+
+
+def as_float32(node: fx.Node) -> fx.Node:
+    """Compute a product in float32, which is returned, and round it once."""
+    product = emit(
+        node,
+        node.target,
+        *fx.map_arg(node.args, partial(emit, node, aten._to_copy.default, dtype=torch.float32)),
+        **node.kwargs,
+    )
+    node.replace_all_uses_with(emit(node, aten._to_copy.default, product, dtype=node.meta["val"].dtype))
+    node.graph.erase_node(node)
+    return product
 
 
 def _dequantized(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,9 +11,6 @@ from torch import fx
 from firebrick.errors import InternalError, LoweringError
 from firebrick.fakes.mode import is_random
 from firebrick.ir.graph.calls import tensors_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 aten = torch.ops.aten
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +15,6 @@ from firebrick.extend.verify import relative_error
 from firebrick.passes.flow import watch
 from firebrick.passes.modules import Sample, Swap, SwapReport, call_with, output_error, set_module, swap, tensors_of
 from firebrick.runtime.quantized import Int8Conv2d
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class _Joined(nn.Module):

@@ -11,6 +11,7 @@ mkl::_mkl_linear on mkl::_mkl_reorder_linear_weight(W, rows); the recipe compute
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,20 +23,17 @@ from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.alone import alone
+from firebrick.passes.alone import Choose, alone
+from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
-from firebrick.targets.base import CALL
+from firebrick.targets.base import CALL, Choice, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import fx
 
     from firebrick.config import Config
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Choice, Target
 
 aten = torch.ops.aten
 mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn
@@ -116,7 +114,10 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
             form = form_of(node, recipe)
-            if form.name != "call":
+            if form.name == "wide":
+                node, changed = as_float32(node), True
+                form = form_of(node, recipe)
+            if form.name not in ("call", "wide"):
                 if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
                     _widen(node, recipe, form)
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from torch.utils._pytree import tree_leaves
 from firebrick.passes.layout import propagate_layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
-
     from firebrick.ir.graph.aten import AtenGraph
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,6 @@ from torch import Tensor, fx
 from firebrick.extend import Rule, graph_pass, registry, rule
 from firebrick.ir.graph.calls import call_of, value_of
 from firebrick.ir.index.sizes import size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 aten = torch.ops.aten
 

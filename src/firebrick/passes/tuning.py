@@ -11,19 +11,17 @@ however often they are compiled.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.artifact import Artifact
-from firebrick.passes.alone import calls_in, copied, short_text, subject_of, text_of
+from firebrick.passes.alone import Form, calls_in, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Form
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""

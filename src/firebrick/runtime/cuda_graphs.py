@@ -226,7 +226,7 @@ def recorder_of(
     consts = [k for k, row in enumerate(table["slots"]) if row[0] == "const"]
     kernels = [row for row in table["steps"] if row[0] == "kernel"]
     numbers = {row[2][k] for row in kernels for places in row[6:] for k in places}  # which nodes have by value
-    numbers -= {row[0] for row in table["views"]}
+    numbers -= {row[0] for row in table.get("views", ())}
     numbers -= {at for row in kernels for k, at in enumerate(row[2]) if not any(k in places for places in row[6:])}
     apart = drawn | numbers | {consts[k] for k in table.get("sources", ())}  # which the recipe alone may read
     devices = {row[5] for k, row in enumerate(table["slots"]) if row[0] != "scratch" and k not in apart}

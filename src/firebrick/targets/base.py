@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
-from firebrick.ir.index.expr import var
-from firebrick.ir.kernels.groups import GroupPlan
+from firebrick.ir.index.expr import Expr, var
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.driven import View, moves, plan_called
 from firebrick.targets.template_text import Refused, kernel_text, lane_count
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from firebrick.artifact import Unit
     from firebrick.config import Config
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.groups import PlannedLaunch, Work
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
@@ -212,12 +210,16 @@ class Target:
         count = lane_count(step.body).subs({var(f"s{k}", s.lo, s.hi): s for k, s in enumerate(step.sizes)})
         return GroupPlan((replace(step, grid=(count,)),))
 
+    def widens(self, dtype: torch.dtype) -> bool:
+        """Whether it multiplies numbers of a dtype faster as float32."""
+        return False
+
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
         """What may compute an op of these arguments, tensors without elements, the cheapest first.
 
         A matmul has the arguments (x, weight), several of one matrix, "firebrick::products", (rows, depth, columns of
-        each, bytes of all weights), a convolution (x, weight, stride, padding, dilation, groups, out), a recurrent
-        layer (cell, sequences, hidden units).
+        each, bytes of all weights), a convolution, "aten::conv_transpose" where it is transposed, (x, weight, stride,
+        padding, dilation, groups, out), a recurrent layer (cell, sequences, hidden units).
         """
         del op, args
         return (CALL,)

@@ -16,16 +16,14 @@ import torch
 from firebrick import _native
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, as_expr
 from firebrick.ir.kernels.groups import PlannedLaunch
-from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.kernels.schedule import Param, Schedule
 from firebrick.ir.loops.dtypes import DTYPES, enum_value
-from firebrick.ir.loops.program import Enum, Extern, Ref
+from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from firebrick.config import Config
-    from firebrick.ir.kernels.schedule import Schedule
-    from firebrick.ir.loops.program import Buffer
     from firebrick.targets.base import Target
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firebrick.ir.index.expr import Expr, Var, var
-from firebrick.ir.kernels.groups import PlannedLaunch
+from firebrick.ir.kernels.groups import PlannedLaunch, Work
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.kernels.tree import Fold, Loop, all_statements, computed, loops_of
+from firebrick.ir.kernels.tree import Fold, Loop, Stmt, all_statements, computed, loops_of
 from firebrick.ir.loops.program import Load, Store
-from firebrick.ir.loops.values import walk
+from firebrick.ir.loops.values import Table, walk
 from firebrick.targets.tree_building import buffers_in_order, build_tree, rename
-from firebrick.targets.tree_order import order_loops
+from firebrick.targets.tree_order import Arrange, order_loops
 from firebrick.targets.tree_reuse import reusable
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.ir.loops.values import Table
-    from firebrick.targets.tree_order import Arrange
 
 
 def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:
@@ -39,20 +31,14 @@ def plan_tree(work: Work, facts: Table, arrange: Arrange) -> PlannedLaunch:
 
 def _canonical(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[tuple[Stmt, ...], list[Expr]]:
     """Rename loop variables i0, i1..., variables bound to data d0, d1... and symbolic sizes s0, s1..."""
-    subs: dict[Var, Expr] = {}
-    for loop in loops_of(body):
-        v = loop.axis.var
-        if v not in subs:
-            subs[v] = v  # placed in order; renamed below, once sizes have their names
-    loops = list(subs)
+    loops = list(dict.fromkeys(loop.axis.var for loop in loops_of(body)))
     bound, symbols = _other_variables(body, set(loops))
     table: dict[Var, Expr] = {}
     for k, v in enumerate(symbols):
         table[v] = var(f"s{k}", v.lo, v.hi)
-    for k, v in enumerate(bound):
-        table[v] = var(f"d{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
-    for k, v in enumerate(loops):
-        table[v] = var(f"i{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
+    for letter, variables in (("d", bound), ("i", loops)):
+        for k, v in enumerate(variables):
+            table[v] = var(f"{letter}{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)
     return rename(body, names, table), list(symbols)
 
 
@@ -82,8 +68,5 @@ def _other_variables(body: tuple[Stmt, ...], loops: set[Var]) -> tuple[list[Var]
 
 
 def _kind(body: tuple[Stmt, ...]) -> str:
-    loops = list(loops_of(body))
-    folds = any(isinstance(s, Fold) for loop in loops for s in loop.body)
-    if not folds:
-        return "map"
-    return "rows" if any(isinstance(s, Store) for loop in loops for s in loop.body) else "reduce"
+    inside = {type(s) for loop in loops_of(body) for s in loop.body}
+    return "map" if Fold not in inside else "rows" if Store in inside else "reduce"

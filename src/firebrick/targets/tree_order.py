@@ -6,21 +6,15 @@ Nothing here knows how wide a machine is; kinds of loops are given by the target
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import INF, Expr, Var, var
-from firebrick.ir.kernels.groups import Statement
+from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Index, Reduce
 from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 from firebrick.targets.tree_building import LoopPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from firebrick.ir.kernels.groups import Work
 
 
 @dataclass(frozen=True, slots=True)

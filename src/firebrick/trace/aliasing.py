@@ -217,10 +217,7 @@ def _permute(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
 
 
 def _scatter(op: OpOverload) -> Callable[[Emit, Record, Record, ViewStep], Record]:
-    def inverse(emit: Emit, before: Record, new: Record, step: ViewStep) -> Record:
-        return emit(op, before, new, *step.args, **dict(step.kwargs))
-
-    return inverse
+    return lambda emit, before, new, step: emit(op, before, new, *step.args, **dict(step.kwargs))
 
 
 _INVERSES: dict[OpOverload, Callable[[Emit, Record, Record, ViewStep], Record]] = {

@@ -104,5 +104,8 @@ def test_few_queries_and_any_number_of_keys(artifact_of, batch, heads, queries, 
 
 def test_many_queries_of_unknown_length_are_the_librarys(artifact_of):
     q = torch.randn(1, 2, 20, 16).half()
+    wide = torch.randn(1, 33, 1, 64).half(), *[torch.randn(2, 1, 33, n, 64).half() for n in (5, 6)]
+    artifact = artifact_of(lambda q, k: F.scaled_dot_product_attention(q, k[0], k[1]), wide[:2], (wide[0], wide[2]))
+    assert any(step[0] == "call" for step in artifact.table["steps"])
     artifact = artifact_of(lambda q: F.scaled_dot_product_attention(q, q, q), (q,), (q[:, :, :9],))
     assert any(step[0] == "call" for step in artifact.table["steps"])

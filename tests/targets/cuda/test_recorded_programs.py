@@ -760,3 +760,27 @@ def test_steps_are_tried_on_several_streams(driver, log, recording, forced, seve
     assert [m.steps for m in made] == [[0, 2, 3, 5, -1]]
     last = ["kept on several streams"] if kept else ["slower on several streams", "recorded"]
     assert recording.said == ["recorded", "tried on one stream", "recorded", *last]
+
+
+@pytest.mark.parametrize("forced", [True, False])
+@pytest.mark.parametrize("broken", [None, 0, 5, -1])
+def test_what_several_streams_do_not_record_stays_on_one(driver, log, recording, forced, broken):
+    class Broken(Streams):
+        def turn(self, step):
+            if step == broken:
+                raise RuntimeError("no stream")
+            return super().turn(step)
+
+    def several(session):
+        if broken is None:
+            raise RuntimeError("no stream")
+        return Broken(BESIDE["branches"])
+
+    recording.branches, recording.several = BESIDE["branches"], several
+    run = executable(BESIDE, recording, forced, k=module("add"))
+    for _ in range(30):
+        x = torch.randn(4)
+        for y in run(x):
+            torch.testing.assert_close(y, x + 2)
+    assert recording.said[:4] == ["recorded", "tried on one stream", ("not recordable", "no stream"), "recorded"]
+    assert recording.ends == [1, 0, 1]

@@ -77,7 +77,7 @@ class Operations:
         """Evaluate a function of constants now; one that only looks at its arguments is given `copied` containers;
         raises Break: an argument is not constant."""
 
-        what = f"{getattr(function, '__qualname__', function)}() is called"
+        what = f"{getattr(getattr(function, 'func', function), '__qualname__', function)}() is called"
         host, named = self.hosts(args, kwargs, "unsupported-call", what, copied=copied)
         with self.raising(Exception):
             return self.tracer.fresh(function(*host, **named))

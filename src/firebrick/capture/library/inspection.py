@@ -8,6 +8,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import logging
 import pathlib
 import re
@@ -43,6 +44,13 @@ TRANSPARENT.update(
     for function in (*vars(cls).values(), *(entry.fget for entry in vars(cls).values() if isinstance(entry, property)))
     if isinstance(function, types.FunctionType)
 )
+
+
+@handles(json.dumps)
+def _dumps(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
+    if not kwargs.keys().isdisjoint(("cls", "default")):
+        raise Break("unsupported-call", "json.dumps() with code of the program's")
+    return interp.fold(json.dumps, args, kwargs, copied=True)
 
 
 @handles(inspect.signature)

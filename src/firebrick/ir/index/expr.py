@@ -569,13 +569,8 @@ def _divide(a: Expr, b: Expr, quotient: bool) -> Expr:
 
 
 def _quotient_by_number(a: Expr, m: int) -> Expr:
-    whole: dict[Expr, int] = {}
-    rest: dict[Expr, int] = {}
-    for atom, c in a.terms:
-        if c % m == 0:
-            whole[atom] = c // m
-        else:
-            rest[atom] = c
+    whole = {atom: c // m for atom, c in a.terms if c % m == 0}
+    rest = {atom: c for atom, c in a.terms if c % m}
     shift, left = divmod(a.const, m)
     if whole or shift:
         return _linear(shift, whole) + floordiv(_linear(left, rest), m)
@@ -626,13 +621,8 @@ def _coarsen(a: Expr, m: int) -> tuple[int, Expr, Expr] | None:
     for g in sorted(steps, reverse=True):
         if g == 1:
             return None
-        big: dict[Expr, int] = {}
-        small: dict[Expr, int] = {}
-        for atom, c in a.terms:
-            if c % g == 0:
-                big[atom] = c // g
-            else:
-                small[atom] = c
+        big = {atom: c // g for atom, c in a.terms if c % g == 0}
+        small = {atom: c for atom, c in a.terms if c % g}
         shift, left = divmod(a.const, g)
         rest = _linear(left, small)
         if rest.lo >= 0 and rest.hi < g:

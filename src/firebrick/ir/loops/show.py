@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -181,17 +182,14 @@ class _Body:
     def lines(self) -> list[str]:
         """Definitions of names, then the stores."""
         roots = [v for s in self.stores for v in (s.value, *(b for _, b in s.binds))] + list(self.values)
-        uses: dict[Value, int] = {}
+        uses = Counter(roots)
         depth: dict[Value, int] = {}
         for v in values_of(*roots):
             below = children_of(v)
-            for c in below:
-                uses[c] = uses.get(c, 0) + 1
+            uses.update(below)
             depth[v] = 1 + max((0 if c in self.names else depth[c] for c in below), default=0)
             if depth[v] > _DEEP:
                 self.names[v] = ""
-        for r in roots:
-            uses[r] = uses.get(r, 0) + 1
         lines = []
         named: dict[Value, str] = {}
         for v in values_of(*roots):

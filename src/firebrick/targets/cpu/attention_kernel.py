@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE
+from firebrick.ir.index.expr import ONE, Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.cpp_types import size_text
@@ -22,7 +22,6 @@ from firebrick.targets.cpu.tiles import ROW, panels, tile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::attention.out"

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import ONE
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements
+from firebrick.ir.index.expr import ONE, Var
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, Stmt, all_statements
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Store
 from firebrick.targets.cpu.accumulators import AccState, add_partial, declare, fold, gather, sums
@@ -16,14 +16,11 @@ from firebrick.targets.cpu.casts import half
 from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
 from firebrick.targets.cpu.lane_values import Values
 from firebrick.targets.cpu.tree_facts import folding_loop, folds, price, transposed, weight, widest
-from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text
+from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from firebrick.ir.index.expr import Var
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.targets.cpu.unit_writer import Unit
 
 _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""

@@ -7,6 +7,7 @@ hand is measured, and where nothing is, or noise hides it, the order is the same
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,15 +34,16 @@ _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "h
 
 _MANY, _SMALL = 32, 64
 """Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
-_PACKED, _TILES = 0.75, 0.7
-"""Cost of kernels whose weight is packed ahead of time, and of ours with instructions for bfloat16."""
-_LEAST, _WIDEST = 4, 9
-"""Channels from which, and width of the window up to which, the kernel for depthwise convolutions is used."""
-_WIDE, _THICK = 40, (8, 1024)
-"""Results in a row from which a dense convolution's kernel pads by itself, and least and most channels for that: a
-copy of the input that puts few channels side by side has to be made anyway, and many would not fit on the stack."""
+_PACKED, _TILES, _BEHIND = 0.75, 0.7, 1.5
+"""Cost of kernels whose weight is packed ahead of time, of ours with instructions for bfloat16, and of slow ones."""
+_LANES, _WIDEST = 4, 32
+"""Channels that fill the shortest vectors, and width of a window up to which a kernel of channels by themselves is
+written: it has a line for each place and result."""
+_WIDE, _THIN, _THICK = 40, 8, 1024
+"""Results in a row, and channels, from which a dense convolution's kernel likely pads by itself quicker: a copy of the
+input that puts few channels side by side has to be made anyway. Most channels: what it copies lies on the stack."""
 _LEAST_OF_VOLUMES = 16
-"""Products of a result that one place in the depth of a window must have, for volumes to be taken as images."""
+"""Products of a result that one place in the depth of a window has, if volumes are likely quicker as images."""
 _LARGE, _PIXELS = 1 << 17, 32
 """Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
 times as long as making the panel anew."""
@@ -57,8 +59,11 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         return (*_panel_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
     choices = [*_OPS[op](columns, *args), CALL]
-    if op == "aten::mm" and args[1].dtype is torch.bfloat16 and target.simd in BF16_LEVELS:
+    half = op == "aten::mm" and args[1].dtype is torch.bfloat16
+    if half and target.simd in BF16_LEVELS:
         choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
+    elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+        choices.append(Choice("wide", _PACKED))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
 
@@ -112,29 +117,32 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
 def _convolution(
     columns: int, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, out: Any
 ) -> list[Choice]:
-    """A convolution by a constant weight: of single pixels it is a matmul."""
+    """A convolution by a constant weight: of single pixels it is a matmul. "dense" pads by itself or has its input
+    padded, whichever is likely quicker, "clipped" and "padded" are the other way."""
     del dilation
     outer, inner, *window = weight.shape
-    if not torch.backends.mkldnn.is_available() or not _is_packable(out.dtype):
-        return []
-    long = groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG
-    library = [Choice("packed", _PACKED, _ONEDNN, options={"pieces": 1 + long})] if len(window) < 3 else []
-    if len(window) == 3:
-        depth, *window = window
-        if depth > 1 and inner * math.prod(window) < _LEAST_OF_VOLUMES:
-            return library
-        padding, stride = padding[1:], stride[1:]
-    if not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
+    library = _packed(out, 1 + (groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG))
+    if not library or not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
         return library
+    thin = len(window) == 3 and window[0] > 1 and inner * math.prod(window[1:]) < _LEAST_OF_VOLUMES
+    own, options = (_BEHIND if thin else _PACKED), {"columns": columns, "in_place": _is_read_in_place(weight, out)}
     if groups == 1:
         single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
-        wide = out.shape[-1] >= _WIDE and _THICK[0] <= x.shape[1] and x.shape[1] * stride[-1] <= _THICK[1]
-        options = {"columns": columns, "in_place": _is_read_in_place(weight, out)}
-        dense = Choice("dense", _PACKED, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
-        return [*([Choice("matmul", _PACKED, _WRITTEN)] if single else []), dense, *library]
-    whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LEAST and window[-1] <= _WIDEST
-    pads = Choice("depthwise", _PACKED, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
+        inside = len(window) < 3 and x.shape[1] * stride[-1] <= _THICK
+        wide = inside and out.shape[-1] >= _WIDE and x.shape[1] >= _THIN
+        dense = Choice("dense", own, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
+        other = replace(dense, name="padded" if wide else "clipped", before=frozenset({"pad"}) - dense.before)
+        both = [dense, other] if inside and any(padding) else [dense]
+        return [*([Choice("matmul", own, _WRITTEN)] if single else []), *both, *library]
+    whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LANES and window[-1] <= _WIDEST
+    pads = Choice("depthwise", own, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
     return [pads, *library] if whole else library
+
+
+def _packed(out: Any, pieces: int = 1) -> list[Choice]:
+    """oneDNN's convolution on packed weights, in so many pieces of the channels."""
+    packable = torch.backends.mkldnn.is_available() and _is_packable(out.dtype)
+    return [Choice("packed", _PACKED, _ONEDNN, options={"pieces": pieces})] if packable else []
 
 
 def _is_read_in_place(weight: Any, out: Any) -> bool:
@@ -158,6 +166,6 @@ def _panel_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
 
 
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
-    "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention,
-    "aten::convolution": _convolution, "firebrick::recurrent": _recurrent,
+    "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention, "firebrick::recurrent": _recurrent,
+    "aten::convolution": _convolution, "aten::conv_transpose": lambda _, *args: _packed(args[-1]),
 }  # fmt: skip

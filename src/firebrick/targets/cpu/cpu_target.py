@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.artifact import Unit
-from firebrick.ir.kernels.groups import GroupPlan
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.base import Choice, FusionFacts, Target
 from firebrick.targets.cpu.choices import COLUMNS, find_choices
@@ -21,6 +21,7 @@ from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.measured_runs import probe, probes_of
 from firebrick.targets.cpu.measuring import measure
+from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.processor import caches, features, processor
 from firebrick.targets.cpu.scalar_functions import ROWS
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.groups import PlannedLaunch, Work
     from firebrick.ir.kernels.schedule import Kernel, Schedule
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.ir.loops.values import Table
@@ -76,6 +76,12 @@ class CpuTarget(Target):
     def plan(self, work: Work, facts: Table) -> GroupPlan:
         """One kernel: a loop tree with lanes and shared loops."""
         return GroupPlan((plan_tree(work, facts, partial(lane_plan, vector_bytes=self.vector_bytes)),))
+
+    def widens(self, dtype: torch.dtype) -> bool:
+        """float16 where oneDNN has no products of it, bfloat16 where there are no instructions for it."""
+        if dtype is torch.float16:
+            return not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+        return dtype is torch.bfloat16 and self.vector_bytes > 16 and self.simd not in BF16_LEVELS
 
     def choices(self, op: str, args: tuple[Any, ...]) -> tuple[Choice, ...]:
         """Kernels written by hand, oneDNN's, and ATen's."""

@@ -17,7 +17,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
-from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid
+from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid, panel_floats
 from firebrick.targets.cpu.tiles import pixels
 from firebrick.targets.cpu.transpose import transpose_helper
 
@@ -32,9 +32,8 @@ Field = int | str | tuple[Any, ...]
 """A number, the name of an array or function, or several of one kind."""
 _FLOATS = 1 << 16
 """Floats of a panel that a thread makes at a time: they stay in its second-level cache."""
-_BAND, _PIXELS = 1 << 16, 512
-"""Elements of the input that are used for all weights before the next ones are: they stay in cache. Pixels for which
-panels are made anew."""
+_PIXELS = 512
+"""Pixels for which panels are made anew: that is a move of an element for so many multiplications."""
 
 _DRIVER = """\
 struct fb_dense_{v} {{
@@ -318,7 +317,7 @@ class Dense:
         plain = call.attr == "none" and (call.scale, call.bias, call.other) == (None, None, None)
         padding, tops = self._padding(runs, max(p[3] for p in pieces), max(p[1] for p in pieces), tiles)
         shape: dict[str, Field] = {
-            "row_parts": parts[0], "panel_parts": parts[1], "rows": rows, "panels": panels, "band": self._band(),
+            "row_parts": parts[0], "panel_parts": parts[1], "rows": rows, "panels": panels, "band": self._band(unit),
             "outer": call.outer, "inner": call.inner, "places": math.prod(call.window), "tiles": tiles,
             "small": along.size // tiles, "spare": along.size % tiles, "lines": across.size,
             "pitch": (math.prod(call.size) * call.outer, across.out, along.out),
@@ -402,9 +401,10 @@ class Dense:
         }  # fmt: skip
         return sizes, [k * call.window[0] // len(runs) * call.dilation[0] for k in range(len(runs))]
 
-    def _band(self) -> int:
-        """Rows of the images that are taken for all weights before the next ones; enough to pay for making panels."""
-        rows = max(1, _BAND // max(1, self.across.step))
+    def _band(self, unit: Unit) -> int:
+        """Rows of the images that are taken for all weights before the next ones: they stay in cache as panels do, or
+        are enough to pay for making these."""
+        rows = max(1, panel_floats(unit.target.cache) // max(1, self.across.step))
         return rows if self.call.weight is None else max(rows, -(-_PIXELS // self.along.size))
 
     def _tiles(self, unit: Unit, lanes: int, vectors: int, tiles: int, panels: int) -> Field:

@@ -7,7 +7,7 @@ What is outside of the image is read from a row of zeros, which pointers lead to
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firebrick.targets.cpu.epilogue import activation
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from firebrick.targets.cpu.dense_kernel import Call, Field
     from firebrick.targets.cpu.unit_writer import Unit
 
-_PIXELS = (7, 8, 6, 5, 4)
-"""Results of a tile, the best first."""
+PIXELS = (7, 8, 6, 5, 4)
+"""Results of a tile, of those with the least waste the first. A sum waits four cycles for the one before, and a core
+begins two in each: fewer leave it idle, and more would not have registers for the weights of a wide window."""
 
 _TILE = """\
 static __attribute__((noinline)) void {name}(const float* const* x, int64_t shift, int64_t height, const float* w,
@@ -101,23 +102,26 @@ class Depthwise:
 
     def text(self, unit: Unit) -> str:
         """The kernel, less what `unit` puts before it."""
+        shape, _, driver, count = self.plan(unit)
+        # Not constant, so that the file of the library does not hold the zeros.
+        zeros = f"static float {self.name}_zeros[{self.call.outer}];\n"
+        return zeros + self.call.entry(unit, self.name, "depthwise", driver, count, shape)
+
+    def plan(self, unit: Unit) -> tuple[dict[str, Field], dict[str, tuple[Any, ...]], str, int]:
+        """The fields of the driver's table behind the buffers, the zeros that one points to, the driver's text, and how
+        many parts there are to share out."""
         call, threads = self.call, unit.target.threads
-        lanes = max(unit.target.vector_bytes // 4, 1)
-        while lanes > call.outer:
-            lanes //= 2
-        (height, width), dilation = call.size, call.dilation[0]
-        pixels = min(_PIXELS, key=lambda n: -(-width // n) * n)
+        lanes, (height, width) = lanes_of(unit.target.vector_bytes, call.outer), call.size
+        pixels = results_of(width)
         rows, blocks = call.batch * height, -(-call.outer // lanes)
         shares = max(1, min(blocks // 4, 8 * threads // rows)) if threads > 1 else 1
         shape: dict[str, Field] = {
             "shares": shares, "blocks": blocks, "lanes": lanes, "channels": call.outer, "size": call.size,
             "pixels": pixels, "columns": self._columns(pixels), "stride": call.stride, "padding": call.padding,
-            "dilation": dilation, "given": call.given, "window": call.window, "step": call.x[1:],
+            "dilation": call.dilation[0], "given": call.given, "window": call.window, "step": call.x[1:],
             "zeros": f"{self.name}_zeros", "tile": self._tile(unit, lanes, pixels),
         }  # fmt: skip
-        # Not constant, so that the file of the library does not hold the zeros.
-        zeros = f"static float {self.name}_zeros[{call.outer}];\n"
-        return zeros + call.entry(unit, self.name, "depthwise", _DRIVER, rows * shares, shape)
+        return shape, {"zeros": (0,) * call.outer}, _DRIVER, rows * shares
 
     def _columns(self, pixels: int) -> int:
         """Columns of the input that neighbouring results are made of."""
@@ -155,3 +159,13 @@ class Depthwise:
             ),
         )
         return name
+
+
+def results_of(width: int) -> int:
+    """Results of a tile, of which rows of this width leave out the fewest."""
+    return min(PIXELS, key=lambda n: -(-width // n) * n)
+
+
+def lanes_of(vector_bytes: int, channels: int) -> int:
+    """Channels of a vector: no more than there are."""
+    return min(max(vector_bytes // 4, 1), 1 << channels.bit_length() - 1)

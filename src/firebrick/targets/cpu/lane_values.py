@@ -6,12 +6,10 @@ lane variable stays scalar and is spread over the lanes where it meets one that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import ONE
+from firebrick.ir.index.expr import ONE, Expr, Var
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.targets.cpu.casts import cast
 from firebrick.targets.cpu.cpp_types import MASK, SCALAR, SIGNED, constant_text, lane_type
@@ -21,10 +19,6 @@ from firebrick.targets.cpu.transpose import picking_helper
 from firebrick.targets.cpu.tree_facts import narrow_place
 from firebrick.targets.cpu.unit_writer import Text, Unit, Writer
 from firebrick.targets.cpu.vector_math import INLINE
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Value
 
 
 class Values(Writer):

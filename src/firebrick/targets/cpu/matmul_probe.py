@@ -8,23 +8,23 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from firebrick import _native
 from firebrick.artifact import Artifact
 from firebrick.artifact import Unit as Text
 from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
 from firebrick.targets.cpu.matmul_kernel import Linear, form_of
-from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
+
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
+    from firebrick.targets.cpu.panel_kernel import PanelProduct
 
     Plan = tuple[str, tuple[int, ...]]
 
@@ -39,6 +39,21 @@ def probe_library(target: CpuTarget, config: Config, text: str, entries: Sequenc
     key = make_key({"probe": unit.key(config.compiler)}, "kernels to be measured")
     built = DiskCache(config).fetch(key, lambda: build(Artifact("probe", {}, (unit,)), config))
     return _native.Library(built.code["probe"], "firebrick:probe")
+
+
+def bound(call: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int], *more: Any) -> Callable[[], Any]:
+    """A call of a kernel on tensors and numbers, which live as long as it does."""
+    args = (ctypes.c_void_p * len(tensors))(*(t if t is None else t.data_ptr() for t in tensors))
+    sizes = (ctypes.c_int64 * len(numbers))(*numbers)
+    return lambda: (call(args, sizes), tensors, more)
+
+
+def kernel_probe(target: CpuTarget, config: Config, shape: PanelProduct) -> Callable[..., Callable[[], Any]]:
+    """The kernel of a shape some of whose sizes are arguments, as `bound` takes the rest."""
+    unit, name = Unit(target), "fb_probe_kernel"
+    library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
+    call = _CALL(library.symbol(name))
+    return lambda tensors, *sizes: bound(call, tensors, sizes, library)
 
 
 class MatmulProbe:
@@ -71,27 +86,4 @@ class MatmulProbe:
 
     def run(self, plan: Plan, read: Sequence[torch.Tensor | None], out: torch.Tensor) -> Callable[[], Any]:
         """What computes x @ weight + bias of what is `read` into `out`, all without gaps and the bias float32."""
-        kind, numbers = plan
-        sizes = (ctypes.c_int64 * len(numbers))(*numbers)
-        args = (ctypes.c_void_p * 4)(*(t if t is None else t.data_ptr() for t in (*read, out)))
-        call = self.calls[kind]
-        return lambda: (call(args, sizes), read, out)  # which live as long as the call
-
-
-class PanelProbe:
-    """The kernel of bfloat16 on panels, for any shape."""
-
-    def __init__(self, target: CpuTarget, config: Config, _: None) -> None:
-        unit, name, (rows, inner, outer) = Unit(target), "fb_probe_panels", (f"sizes[{i}]" for i in range(3))
-        shape = PanelProduct(rows, inner, outer, (0, inner), 0, outer, HALVES, "uint16_t", 0)
-        self.columns = PANEL_COLUMNS[target.vector_bytes]
-        self.library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
-        self.call = _CALL(self.library.symbol(name))
-
-    def run(self, rows: int, inner: int, outer: int) -> Callable[[], Any]:
-        """What computes x @ weight + bias, with a weight of its own."""
-        x, out = (torch.ones(rows, n, dtype=torch.bfloat16) for n in (inner, outer))
-        panels = -(-outer // self.columns), -(-inner // (16 * HALVES)) * 16, self.columns, HALVES
-        tensors = x, torch.ones(panels, dtype=torch.bfloat16), torch.ones(outer), out
-        args, sizes = (ctypes.c_void_p * 4)(*(t.data_ptr() for t in tensors)), (ctypes.c_int64 * 3)(rows, inner, outer)
-        return lambda: (self.call(args, sizes), tensors)
+        return bound(self.calls[plan[0]], (*read, out), plan[1])

@@ -6,24 +6,23 @@ for itself by a part. What tensors hold does not matter.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from firebrick.errors import FirebrickError
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
-from firebrick.targets.cpu.matmul_probe import MatmulProbe, PanelProbe
-from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
+from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
+from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
+from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from firebrick.config import Config
     from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -37,6 +36,9 @@ _PRODUCTS = 1 << 27
 _ROWS, _COLUMNS = 256, 1024
 """Rows and columns that are never left out: tiles, and threads' shares, have to be as they will be."""
 
+_PANELS = PanelProduct("sizes[0]", "sizes[1]", "sizes[2]", (0, "sizes[1]"), 0, "sizes[2]", HALVES, "uint16_t", 0)
+"""A product of bfloat16 of any size."""
+
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
 
@@ -47,37 +49,19 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
     with _lock:
         future = _probes.get(key)
         if future is None or (future.done() and future.exception()):
-            future = _probes[key] = Future()
-            Thread(target=_build, args=(future, partial(kind, target, config, detail)), name="firebrick probe").start()
+            future = _probes[key] = ThreadPoolExecutor(1, "firebrick probe").submit(kind, target, config, detail)
     return future
-
-
-def _build(future: Future[Any], make: Callable[[], Any]) -> None:
-    try:
-        future.set_result(make())
-    except FirebrickError as error:  # who waits for it raises it
-        future.set_exception(error)
-    finally:
-        future.cancel()  # after any other error nobody waits for ever
 
 
 def probes_of(weight: torch.Tensor, columns: int, simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
     """Kinds of kernels that a graph with this weight may measure, and their details."""
     if weight.dtype is torch.bfloat16 and weight.dim() == 2 and simd in BF16_LEVELS:
-        yield PanelProbe, None
+        yield kernel_probe, _PANELS
     if weight.dtype in (torch.float32, torch.bfloat16) and weight.dim() == 2:
         yield MatmulProbe, weight.dtype is torch.bfloat16
-    elif weight.dtype is torch.float32 and weight.dim() == 4:
+    elif weight.dtype is torch.float32 and weight.dim() in (3, 4, 5):
         yield ConvolutionProbe, columns
         yield MatmulProbe, False
-
-
-def sample(target: CpuTarget, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int]:
-    """Rows, products of a sum and columns of the part of a matmul that is measured."""
-    (rows, inner), outer = x.shape, weight.shape[1]
-    most = max(_PRODUCTS * target.threads // inner, 1)
-    rows = min(rows, max(most // outer, _ROWS))
-    return rows, inner, min(outer, max(most // rows, _COLUMNS))
 
 
 _OWN = frozenset({"own", "dots", "panels"})
@@ -87,7 +71,10 @@ def matmuls(
     target: CpuTarget, config: Config, forms: Mapping[str, int], like: torch.Tensor, weight: torch.Tensor
 ) -> Iterator[tuple[str, Run]]:
     """Matmuls by a constant weight."""
-    rows, inner, outer = sample(target, like, weight)
+    (rows, inner), outer = like.shape, weight.shape[1]
+    most = max(_PRODUCTS * target.threads // inner, 1)
+    rows = min(rows, max(most // outer, _ROWS))
+    outer = min(outer, max(most // rows, _COLUMNS))
     turned, dtype, seen = 1 in (weight.stride(0), weight.shape[0]), weight.dtype, set()
     ours: Any = None
     if not forms.keys().isdisjoint(_OWN):
@@ -105,7 +92,12 @@ def matmuls(
         weight = weight.t() if turned else weight
         try:
             if form == "tiles":
-                run = probe(target, config, PanelProbe, None).result().run(rows, inner, outer)
+                columns = PANEL_COLUMNS[target.vector_bytes]
+                read = torch.ones(-(-outer // columns), -(-inner // (16 * HALVES)) * 16, columns, HALVES, dtype=dtype)
+                tensors = x, read, bias.float(), x.new_empty(rows, outer)
+                run = probe(target, config, kernel_probe, _PANELS).result()(tensors, rows, inner, outer)
+            elif form == "wide":
+                run = partial(_both, x.float, _library("packed", x.float(), weight.float(), bias.float()))
             elif plan is None:
                 run = _library(form, x, weight, bias)
             else:
@@ -113,6 +105,11 @@ def matmuls(
         except (RuntimeError, ValueError):  # a library without this shape, or a kernel without its tiles
             continue
         yield form, _followed(run, (rows, outer), passes)
+
+
+def _both(*runs: Run) -> None:
+    for run in runs:
+        run()
 
 
 def _library(form: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Run:
@@ -148,78 +145,95 @@ def batches(
 
 
 @dataclass(frozen=True, slots=True)
-class _Images:
-    """A convolution of images by a constant weight, or as many of its results as are measured."""
+class _Part:
+    """A convolution by a constant weight, or as many of its results as are measured; rows are images of height 1."""
 
     x: list[int]
     weight: list[int]
     out: list[int]
     how: tuple[list[int], list[int], list[int]]
+    groups: int
 
     @classmethod
-    def of(cls, most: int, columns: int, x: torch.Tensor, weight: torch.Tensor, how: Any, out: torch.Tensor) -> _Images:
+    def of(cls, most: int, columns: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
         """The part that takes at most so many multiplications; results fill panels of so many columns."""
-        stride, padding, dilation = how
-        (batch, inner, height, width), (outer, _, *window) = x.shape, weight.shape
-        outer, (lines, across) = -(-outer // columns) * columns, out.shape[2:]
-        line = outer * weight[0].numel() * across
-        part = max(min(lines, most // (line * batch)), 1)
-        batch = max(min(batch, most // (line * part)), 1)
-        if part < lines:  # the lines of the input that these results are of
-            height = max((part - 1) * stride[0] + (window[0] - 1) * dilation[0] + 1 - 2 * padding[0], 1)
-            part = (height + 2 * padding[0] - (window[0] - 1) * dilation[0] - 1) // stride[0] + 1
-        sizes = [batch, inner, height, width], [outer, inner, *window], [batch, outer, part, across]
-        return cls(*sizes, (list(stride), list(padding), list(dilation)))
+        sizes, (stride, padding, dilation) = [list(t.shape) for t in (x, weight, out)], map(list, how)
+        if len(sizes[0]) == 3:
+            for size in sizes:
+                size.insert(2, 1)
+            stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
+        size, window, results = sizes
+        window[0] = results[1] = -(-window[0] // columns) * columns
+        line = math.prod(window) * results[-1]
+        for d in range(2, len(size) - 1):  # depth, then lines
+            part = max(results[d] * most // (line * results[0] * math.prod(results[2:-1])), 1)
+            if part < results[d]:  # what of the input these results are of, away from its border
+                size[d] = (part - 1) * stride[d - 2] + (window[d] - 1) * dilation[d - 2] + 1
+                results[d], padding[d - 2] = part, 0
+        size[0] = results[0] = max(min(results[0], most // (line * math.prod(results[2:-1]))), 1)
+        return cls(size, window, results, (stride, padding, dilation), groups)
 
-    def dense(
-        self, kernels: ConvolutionProbe, choice: Choice, x: torch.Tensor, w: torch.Tensor, bias: Any, out: torch.Tensor
-    ) -> Run:
-        """Our kernel; where it does not pad by itself, after the copy with a border, which counts as a pass."""
-        stride, padding, dilation = self.how
-        if not any(padding) or "pad" in choice.before:
-            in_place = choice.options["in_place"] and not any(padding)
-            return kernels.run(x, w, bias, out, self.how, in_place)
-        padded = aten.constant_pad_nd(x, [padding[1], padding[1], padding[0], padding[0]])
-        return kernels.run(padded, w, bias, out, (stride, [0, 0], dilation), choice.options["in_place"])
+    def own(self, kernels: ConvolutionProbe, choice: Choice, bias: torch.Tensor) -> Run:
+        """Our kernel, of a volume for each place in the depth of a window; where it does not pad by itself, on an input
+        with a border, whose making counts as a pass."""
+        (batch, inner, *size), (outer, each, *window), (_, _, *results) = self.x, self.weight, self.out
+        stride, padding, dilation = (sides[-2:] for sides in self.how)
+        pads, images = "pad" in choice.before and len(size) == 2, batch * math.prod(results[:-2])
+        image = size[-2:] if pads else [n + 2 * around for n, around in zip(size[-2:], padding, strict=True)]
+        x, how = _images(images, inner, *image), (stride, padding if pads else [0, 0], dilation)
+        outs, runs = [_images(images, outer, *results[-2:]) for _ in range(2)], []
+        for k in range(math.prod(window[:-2])):
+            w, in_place = torch.ones(outer, each, *window[-2:]), choice.options["in_place"] and not pads
+            runs.append(kernels.run(x, w, None if k else bias, outs[0], how, in_place, outs[1] if k else None))
+            outs.reverse()
+        return runs[0] if len(runs) == 1 else lambda: [run() for run in runs]
 
-    def library(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> Run:
-        """oneDNN's call on a packed weight."""
-        stride, padding, dilation = self.how
-        packed = mkldnn._reorder_convolution_weight(w, padding, stride, dilation, 1, self.x)
-        how = (padding, stride, dilation, 1)
-        return lambda: mkldnn._convolution_pointwise(x, packed, bias, *how, "none", [], "")
+    def library(self, bias: torch.Tensor, pieces: int) -> Run:
+        """oneDNN's call on packed weights, of so many pieces of the channels."""
+        x, w, (stride, padding, dilation) = _images(*self.x), torch.ones(self.weight), self.how
+        how = (padding, stride, dilation, self.groups)
+        parts = list(zip(x.chunk(pieces, 1), w.chunk(pieces, 1), strict=True))
+        reads = [(a, mkldnn._reorder_convolution_weight(b, *how, list(a.shape))) for a, b in parts]
+
+        def run() -> torch.Tensor:
+            out: torch.Tensor = mkldnn._convolution_pointwise(*reads[0], bias, *how, "none", [], "")
+            for a, b in reads[1:]:
+                out = mkldnn._convolution_pointwise.binary(a, out, b, None, *how, "add", None, None, [], None)
+            return out
+
+        return run
+
+
+def _images(*sizes: int) -> torch.Tensor:
+    """Images or volumes, channels last."""
+    return torch.ones(sizes[0], *sizes[2:], sizes[1]).movedim(-1, 1)
 
 
 def convolutions(
     target: CpuTarget, config: Config, forms: Mapping[str, int], x: Any, weight: Any, *rest: Any
 ) -> Iterator[tuple[str, Run]]:
-    """Convolutions by a constant weight, channels last; of images with all channels."""
+    """Convolutions by a constant weight, channels last."""
     *how, groups, out = rest
-    if out.dim() != 4 or groups > 1 or weight.dtype is not torch.float32:
+    if weight.dtype is not torch.float32:
         return
-    dense = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}.get("dense")
-    if dense is None:
-        return
-    columns = dense.options["columns"]
-    part = _Images.of(_PRODUCTS * target.threads, columns, x, weight, how, out)
-    given: torch.Tensor = torch.ones(part.x).contiguous(memory_format=torch.channels_last)
-    results: torch.Tensor = torch.ones(part.out).contiguous(memory_format=torch.channels_last)
-    pixels, outer, bias = results.numel() // part.out[1], part.out[1], torch.ones(part.out[1])
+    choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
+    columns = max((c.options["columns"] for c in choices.values() if "columns" in c.options), default=0)
+    part = _Part.of(_PRODUCTS * target.threads, columns or 1, x, weight, how, groups, out)
+    outer, inner, *window = part.weight
+    pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
     for form, passes in forms.items():
-        w = torch.ones(part.weight)
         try:
-            if form == "dense":
-                run = part.dense(
-                    probe(target, config, ConvolutionProbe, columns).result(), dense, given, w, bias, results
-                )
-            elif form == "matmul":
+            if form == "matmul":
                 kernels = probe(target, config, MatmulProbe, False).result()
-                plan = kernels.plan("own", (pixels, part.x[1], outer), True)
-                run = kernels.run(plan, (given, w, bias), results)
+                plan, given = kernels.plan("own", (pixels, inner, outer), True), torch.ones(pixels, inner)
+                run = kernels.run(plan, (given, torch.ones(part.weight), bias), torch.ones(pixels, outer))
             elif form == "packed":
-                run = part.library(given, w, bias)
+                run = part.library(bias, choices[form].options["pieces"])
             else:
-                continue
+                tile = window[-1], part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
+                detail = columns or (lanes_of(target.vector_bytes, outer), *tile)
+                run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
+                passes -= math.prod(window[:-2]) - 1  # which are timed
         except (RuntimeError, ValueError, KeyError):
             continue
         yield form, _followed(run, (pixels, outer), passes)
@@ -227,13 +241,7 @@ def convolutions(
 
 def _followed(run: Run, shape: tuple[int, int], passes: int) -> Run:
     """A call, and passes over its results."""
-    if not passes:
+    if passes <= 0:
         return run
     results = torch.zeros(shape)
-
-    def both() -> None:
-        run()
-        for _ in range(passes):
-            results.neg_()
-
-    return both
+    return lambda: (run(), [results.neg_() for _ in range(passes)])

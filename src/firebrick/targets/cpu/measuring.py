@@ -8,13 +8,15 @@ with does not. Bounded: forms that fall behind drop out, and a large shape stand
 from __future__ import annotations
 
 import time
+from functools import partial
+from timeit import repeat, timeit
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.errors import CompileError
 from firebrick.runtime.unwatched import as_written
-from firebrick.targets.cpu.measured_runs import batches, convolutions, matmuls
+from firebrick.targets.cpu.measured_runs import Run, batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
-    from firebrick.targets.cpu.measured_runs import Run
 
 aten = torch.ops.aten
 
@@ -60,9 +61,10 @@ def measure(
             return {}
         for run in runs.values():
             run()
-        if _timed(next(iter(runs.values()))) < _OVERHEAD * min(_timed(_nothing) for _ in range(5)):
+        nothing = partial(aten.alias.default, torch.empty(1))
+        if timeit(next(iter(runs.values())), number=1) < _OVERHEAD * min(repeat(nothing, number=1)):
             return {}
-        return race(runs, _evictor())
+        return race(runs, torch.zeros(min(caches()[3], _EVICTED) // 4).sum)  # reads as much as the last cache has
 
 
 _RUNS: Mapping[str, Callable[..., Any]] = {
@@ -92,22 +94,3 @@ def race(runs: Mapping[str, Run], evict: Run, clock: Callable[[], float] = time.
     preferred, fastest = next(iter(runs)), min(times, key=times.__getitem__)
     decided = {preferred, fastest} <= sure or times[fastest][-1] < times[preferred][0]
     return {form: best for form, (best, *_) in times.items()} if decided else {}
-
-
-def _timed(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def _nothing() -> torch.Tensor:
-    return aten.alias.default(_EMPTY)
-
-
-_EMPTY = torch.empty(1)
-
-
-def _evictor() -> Run:
-    """What reads as much memory as the last cache has, or nearly."""
-    buffer = torch.zeros(min(caches()[3], _EVICTED) // 4)
-    return lambda: buffer.sum()

@@ -3,7 +3,7 @@
 One instruction multiplies several numbers that lie side by side and adds the products to a sum of 32 bits:
 
 - "quads", with VNNI: four; signed bytes are raised by 128, and sums start from what lies for it in front of a panel.
-- "pairs": both factors are widened to 16 bits, of which an instruction takes two.
+- "pairs": both factors are widened to 16 bits, of which an instruction takes two. (GCC 12 widens halves of a vector.)
 - "halves", with AVX512-BF16: two bfloat16. Sums are float32; bias and activation are added before they are rounded.
 - "bytes" and "words", with AMX: tiles of 16 rows of either, by 16 columns.
 
@@ -50,12 +50,6 @@ VNNI_LEVELS = ("avx512_vnni", "avx512_bf16", "avx512_amx")
 BF16_LEVELS, VNNI, HALVES = VNNI_LEVELS[1:], 4, 2
 """SIMD levels with instructions for four bytes and two bfloat16, and these numbers; bytes without VNNI go by two."""
 
-_INSTRUCTIONS = {
-    32: ("pmaddwd256(a, b)", "pmov{}xbw256((fb_chars)x)"),
-    64: ("pmaddwd512_mask(a, b, i32x16{}, (uint16_t)-1)", "pmov{}xbw512_mask((fb_chars)x, i16x32{{}}, (uint32_t)-1)"),
-}
-"""Bytes of a vector -> sums of two products of 16 bits, and bytes widened, as GCC calls them."""
-
 _TILE = """\
 static __attribute__((noinline)) void fb_{kind}_tile{rows}(const {e}* a, int64_t row, const int8_t* b, int64_t steps,
     {sum}* c, int64_t ldc, bool first, const int8_t* start, const int8_t* next) {{
@@ -79,21 +73,23 @@ static __attribute__((noinline)) void fb_{kind}_tile{rows}(const {e}* a, int64_t
 """Rows by a panel: `steps` of products. Numbers of a row are `row` apart. Meanwhile what comes `next` is fetched."""
 
 _PAIRS = """\
-#ifdef __clang__
-static inline {h} fb_wide({s} x) {{ return __builtin_convertvector(x, {h}); }}
-static inline {h} fb_wide({u} x) {{ return __builtin_convertvector(x, {h}); }}
-static inline {v} fb_multiply({h} a, {h} b) {{ return __builtin_ia32_pmaddwd{bits}(a, b); }}
-#else
-typedef char fb_chars __attribute__((vector_size({w})));
-static inline {h} fb_wide({s} x) {{ return ({h})__builtin_ia32_{signed}; }}
-static inline {h} fb_wide({u} x) {{ return ({h})__builtin_ia32_{unsigned}; }}
-static inline {v} fb_multiply({h} a, {h} b) {{ return ({v})__builtin_ia32_{multiply}; }}
-#endif
-static inline {h} fb_widen(const int8_t* p) {{ return fb_wide(*(const {s}u*)p); }}
-static inline {h} fb_widen(const uint8_t* p) {{ return fb_wide(*(const {u}u*)p); }}
+static inline {h} fb_widen(const int8_t* p) {{
+  {h} wide;
+  asm("vpmovsxbw %1, %0" : "=v"(wide) : "m"(*(const {s}u*)p));
+  return wide;
+}}
+static inline {h} fb_widen(const uint8_t* p) {{
+  {h} wide;
+  asm("vpmovzxbw %1, %0" : "=v"(wide) : "m"(*(const {u}u*)p));
+  return wide;
+}}
 static inline int16_t fb_number(int16_t x) {{ return x; }}
 static inline {h} fb_pairs_panel(const int8_t* p) {{ return fb_widen(p); }}
-static inline {v} fb_add({v} c, {h} a, {h} b) {{ return c + fb_multiply(a, b); }}
+static inline {v} fb_add({v} c, {h} a, {h} b) {{
+  {v} sums;
+  asm("vpmaddwd %2, %1, %0" : "=v"(sums) : "v"(a), "v"(b));
+  return c + sums;
+}}
 """
 _QUADS = """\
 static inline {u} fb_widen(const int8_t* p) {{ return *(const {u}u*)p ^ {u}_of(128); }}
@@ -336,15 +332,8 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes), ("i16", 16), ("f32", 16)
     v, h, *_ = (unit.vector(*t) for t in types)
     e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
-    names: dict[str, Any] = {
-        "kind": kind,
-        "v": v,
-        "h": h,
-        "e": e,
-        "sum": "float" if half else "int32_t",
-        "depth": depth,
-    }
-    names["bytes"] = depth * columns * (2 if half else 1)
+    names: dict[str, Any] = {"kind": kind, "v": v, "h": h, "e": e, "sum": "float" if half else "int32_t"}
+    names |= {"depth": depth, "bytes": depth * columns * (2 if half else 1)}
     s, u = (unit.vector(other, depth * lanes) for other in ("i8", "u8"))
     plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
     text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
@@ -356,12 +345,7 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
         how |= {"release": "FB_TILE_RELEASE();", "call": f"fb_{kind}_tile", "more": ", next, count"}
         copies = f"some % {fill} == 0"
     else:
-        if kind == "pairs":
-            multiply, widen = _INSTRUCTIONS[unit.target.vector_bytes]
-            instructions = {"signed": widen.format("s"), "unsigned": widen.format("z"), "multiply": multiply}
-            text += _PAIRS.format(**names, **instructions, s=s, u=u, w=depth * lanes, bits=32 * lanes)
-        else:
-            text += (_HALVES if half else _QUADS).format(**names, u=u)
+        text += (_PAIRS if kind == "pairs" else _HALVES if half else _QUADS).format(**names, s=s, u=u)
         text += _REPEAT.format(**names, lanes=lanes)
         text += "".join(_tile(rows, lanes, names) for rows in range(1, most + 1))
         pointers = ", ".join(f"fb_{kind}_tile{rows}" for rows in range(1, most + 1))

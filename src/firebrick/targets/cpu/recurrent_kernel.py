@@ -233,9 +233,6 @@ class Recurrent:
         }  # fmt: skip
         parts, apart = blocks * directions, ", ".join(f"{{{p[1]}, {p[2]}}}" for p in self.projected)
         sizes |= {"steps": self.steps, "batch": self.batch, "most": most, "blocks": blocks, "tiles": tiles}
-        sizes |= {
-            "threads": max(1, min(work // _SHARE, parts, unit.target.threads)),
-            "columns": columns,
-            "parts": parts,
-        }
+        threads = max(1, min(work // _SHARE, parts, unit.target.threads))
+        sizes |= {"threads": threads, "columns": columns, "parts": parts}
         return _KERNEL.format(name=name, finish=finish, apart=apart, calls=f"        {text}", **sizes, **operands)

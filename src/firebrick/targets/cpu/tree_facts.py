@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, Stmt, all_statements, computed
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import children_of, values_of
 from firebrick.targets.cpu.plan import is_near
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.ir.loops.program import Value
 
 
 def roots(body: Iterable[Stmt]) -> list[Value]:
@@ -32,10 +28,8 @@ def folds(body: Iterable[Stmt], acc: str) -> bool:
 
 def folding_loop(loop: Loop, acc: str) -> Loop | None:
     """The vector loop, `loop` itself or one in it, whose lanes are folded into an accumulator."""
-    for s in all_statements((loop,)):
-        if isinstance(s, Loop) and s.kind == "vector" and folds(s.body, acc):
-            return s
-    return None
+    vectors = (s for s in all_statements((loop,)) if isinstance(s, Loop) and s.kind == "vector")
+    return next((s for s in vectors if folds(s.body, acc)), None)
 
 
 def weight(body: Iterable[Stmt]) -> int:
@@ -78,15 +72,10 @@ def widest(loop: Loop) -> int:
     memo: dict[Value, bool] = {}
 
     def varies(v: Value) -> bool:
-        varying = memo.get(v)
-        if varying is None:
-            if isinstance(v, Load):
-                varying = lane in v.index.vars() or v.buffer in inside or any(varies(c) for c in children_of(v))
-            else:
-                # Lanes of an index are made as wide as they must be, however many there are.
-                varying = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
-            memo[v] = varying
-        return varying
+        if v not in memo:  # lanes of an index are made as wide as they must be, however many there are
+            below = not isinstance(v, Index) and any(varies(c) for c in children_of(v))
+            memo[v] = below or (isinstance(v, Load) and (lane in v.index.vars() or v.buffer in inside))
+        return memo[v]
 
     result = 4
     for v in values_of(*roots(loop.body)):  # arguments first, so that `varies` never goes deep

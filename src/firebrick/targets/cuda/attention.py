@@ -33,8 +33,9 @@ _CALLS = frozenset(
 )
 _LONGEST = 512
 """Queries and keys up to which it was measured to be faster."""
-_FEW = 16
-"""Queries up to which keys may be any number: a token beside a cache that grows."""
+_FEW, _NARROW = 16, 2048
+"""Queries up to which keys may be any number, and elements of all heads up to which that pays: from 700 keys on the
+library is faster, but keeps a graph from serving all lengths, 60 us of the host's time a layer (bench/GPU.md)."""
 _FILLS = 32
 """Pairs of 64 queries and 64 keys for each multiprocessor, from which the library's kernel is as fast."""
 
@@ -91,10 +92,9 @@ def plan_attention(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts)
     causal, scale, known = bool(args["is_causal"]), args.get("scale"), isinstance(keys, int)
     fits = all(isinstance(n, int) for n in (batch, heads, queries, width, shared)) and refs[2].shape == refs[1].shape
     fits = fits and heads % max(shared, 1) == 0 and 8 <= width <= 128 and width % 8 == 0
-    fits = fits and (0 < queries <= _LONGEST >= keys > 0 if known else 0 < queries <= _FEW)
+    fits = fits and (0 < queries <= _LONGEST >= keys > 0 if known else 0 < queries <= _FEW and heads * width <= _NARROW)
+    fits = fits and all(r.shape[3] is refs[0].shape[3] and r.strides[3] is ONE for r in (*refs, out))
     if not fits or (causal and (bias is not None or queries != keys)):
-        return None
-    if any(r.shape[3] is not refs[0].shape[3] or r.strides[3] is not ONE for r in (*refs, out)):
         return None
     if not 0 < batch * heads * -(-queries // 64) * (-(-keys // 64) if known else 1) <= _FILLS * card.multiprocessors:
         return None
