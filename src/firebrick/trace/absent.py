@@ -129,9 +129,7 @@ class _Absent:
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output"))
         for node in self.unread:
             self.graph.erase_node(self.env[node])
-        gm = module_of(self.graph, backward.constants)
-        used = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
-        constants = {n: t for n, t in backward.constants.items() if n in used}
+        gm, constants = module_of(self.graph, backward.constants)
         short = replace(backward, gm=gm, constants=constants, outputs=aliases)
         order = [None if i is None else position[i] for i in order]
         return replace(self.division, backward=short, order=tuple(order), keys=self.keys)

@@ -88,7 +88,7 @@ def trace_function(function: Callable[..., Any], examples: Sequence[torch.Tensor
             result = function(*(record.val for record in inputs))
         results = result if isinstance(result, (tuple, list)) else (result,)
         flat = [tracer.read(tracer.value_of(r)) if isinstance(r, torch.Tensor) else r for r in results]
-    return module_of(tracer.tape.to_graph(inputs, flat), tracer.constants)
+    return module_of(tracer.tape.to_graph(inputs, flat), tracer.constants)[0]
 
 
 @contextmanager
@@ -294,10 +294,7 @@ class Finish:
         placeholders = [r for r in tape.records if r.op == "placeholder"]
         shown = {o.name for o in self.mutated if o.kind == "const"}
         shown |= {str(a.index) for a in self.outputs if a is not None and a.base == "const"}
-        graph = tape.to_graph(placeholders, flat, shown)
-        gm = module_of(graph, self.tracer.constants)
-        used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-        return gm, {n: t for n, t in self.tracer.constants.items() if n in used}
+        return module_of(tape.to_graph(placeholders, flat, shown), self.tracer.constants)
 
     def _mutations(self) -> dict[Origin, Storage]:
         """Return the storages of inputs and constants that were written, inputs first."""

@@ -75,6 +75,7 @@ class JointGraph:
     twisted: some such are no boundaries, and second gradients would be wrong.
     own: positions in `tangents` of results whose own backward reads them.
     refused: what eager mode raises where it differentiates a result, by positions in `tangents`.
+    held: inputs that eager mode's nodes save, though the gradients may not read them: writes to these are errors.
     """
 
     gm: fx.GraphModule
@@ -98,6 +99,7 @@ class JointGraph:
     twisted: bool = False
     own: tuple[int, ...] = ()
     refused: dict[int, RuntimeError] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
 
     def signature(self) -> tuple[Any, ...]:
         """What passes may not change: inputs, and the number and metadata of results."""
@@ -196,13 +198,9 @@ def _history(
     node_of = [torch.autograd.graph.get_gradient_edge(result).node for result in results]
     below: dict[Any, list[Any]] = {}
     above: Counter[Any] = Counter()
-    waiting = [*node_of]
-    while waiting:
-        node = waiting.pop()
-        if node not in below:
-            below[node] = [n for n, _ in node.next_functions if n is not None]
-            above.update(below[node])
-            waiting += below[node]
+    for node in _nodes_behind(node_of):
+        below[node] = [n for n, _ in node.next_functions if n is not None]
+        above.update(below[node])
     bits: Counter[Any] = Counter()  # of a node: the results whose gradient it passes on
     for i, node in enumerate(node_of):
         bits[node] |= 1 << i
@@ -230,15 +228,17 @@ def _stop(result: torch.Tensor) -> None:
 
 def _is_made_of(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether autograd knows one tensor as made of another."""
-    edge, seen, waiting = (other.grad_fn, other.output_nr), set[Any](), [one.grad_fn]
+    return any((other.grad_fn, other.output_nr) in node.next_functions for node in _nodes_behind([one.grad_fn]))
+
+
+def _nodes_behind(nodes: Iterable[Any]) -> Iterable[Any]:
+    """The engine's nodes that these lead to, and these, each once."""
+    seen, waiting = {None}, [*nodes]
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
+        if (node := waiting.pop()) not in seen:
             seen.add(node)
-            if edge in node.next_functions:
-                return True
+            yield node
             waiting += [other for other, _ in node.next_functions]
-    return False
 
 
 class _JointTrace(Trace):
@@ -433,6 +433,7 @@ class _JointFinish(Finish):
         groups = in_order(groups, [*needs, *apart])
         given = self._tangents(tangents)
         own = tuple([i for i, p in enumerate(tangents) if not dirty and self._reads_itself(p)])
+        held = [] if self.trace.above else self._held([self.shown[p].grad_fn for p in tangents])
         computed = self._backward(tangents, given)
         if self.trace.custom and not self.trace.above:
             twisted = nonlinear(self.tracer.tape.records, [v.record for v in given], self.trace.custom)
@@ -446,7 +447,20 @@ class _JointFinish(Finish):
         refused = {tangents.index(p): error for p, error in self.trace.refused.items()}
         rest = names, self.outputs, len(self.flat), tangents, [*leaves], dirty, grads, reach, groups, self.tracer.bits
         joint = JointGraph(gm, constants, *rest, boundaries=boundaries, of=self.trace.of, own=own, refused=refused)
-        return replace(joint, hidden=tuple(self.trace.hidden), cuts=cuts, behind=behind)
+        return replace(joint, hidden=tuple(self.trace.hidden), cuts=cuts, behind=behind, held=held)
+
+    def _held(self, nodes: Sequence[Any]) -> list[str]:
+        """As the JointGraph's; `nodes` make its results."""
+        saved: list[torch.Tensor] = []
+        for node in _nodes_behind(nodes):
+            for name in [n for n in dir(node) if n.startswith("_raw_saved_")]:
+                with suppress(RuntimeError):  # freed by a `torch.autograd.grad` of the graph
+                    saved += [t for raw in pytree.tree_leaves(getattr(node, name)) if raw for t in tensors_in(raw.data)]
+        ids = {id(t) for one in saved for t in (one, one._base)}
+        inputs = (*self.trace.inputs, *self.tracer._constant_values.values())
+        return [
+            v.storage.origin.name for v in inputs if id(v.fake) in ids and v.storage.origin and not v.storage.version
+        ]
 
     def _reads_own_result(self, position: int) -> bool:
         """Whether a call is of the backward of a Function that is not linear, and reads what this returned."""

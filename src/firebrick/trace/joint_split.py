@@ -89,7 +89,8 @@ class _Divider:
         self.literals = {n for n in joint.gm.graph.nodes if n.op == "get_attr" and str(n.target).startswith("_literal")}
         self.keys = self._keys()
         node_of = {key: node for node, key in self.keys.items()}
-        self.saved = self._closed([node_of[key] for key in keys if key != SIZES] if keys else saved)
+        held = [n for n in self.keys if n.target in joint.held]
+        self.saved = self._closed([node_of[key] for key in keys if key != SIZES] if keys else [*saved, *held])
         if self.symbols:
             self.saved.append(self._sizes())
             node_of[SIZES] = self.saved[-1]
@@ -115,7 +116,7 @@ class _Divider:
         """What is saved, with the inputs and constants that computing the rest again starts from."""
         chosen = {base_of(n) for n in saved} - self.literals
         saved_nodes, seen = [], set()
-        waiting = list(self.phases.needed)
+        waiting = [*self.phases.needed, *(n for n in chosen if n.op in ("placeholder", "get_attr"))]
         while waiting:
             node = waiting.pop()
             if node in seen or node in self.literals:
@@ -266,9 +267,7 @@ class _Divider:
         for node in [*nodes, *wanted]:
             _copy_needed(graph, node, env)
         graph.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
-        gm = module_of(graph, self.joint.constants)
-        used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
-        constants = {n: t for n, t in self.joint.constants.items() if n in used}
+        gm, constants = module_of(graph, self.joint.constants)
         return AtenGraph(gm, constants, [*mutated], name=self.joint.name, bits={**self.joint.bits})
 
     def _backward(self, gradients: list[Any]) -> tuple[AtenGraph, tuple[int | None, ...]]:

@@ -133,14 +133,9 @@ class Tape:
                 raise AssertionError(f"{record.op} is used before it is made")
             return record.node
 
-        for record in inputs:
-            record.node = graph.create_node("placeholder", record.args[0], name=record.args[0])
-            record.node.meta["val"], record.node.meta["stack"] = record.val, record.stack
-        for record in self.records:
-            if id(record) not in live or record.op == "placeholder":
-                continue
-            if record.op == "get_attr":
-                node = graph.create_node("get_attr", record.args[0], name=record.args[0])
+        for record in (*inputs, *(r for r in self.records if id(r) in live and r.op != "placeholder")):
+            if isinstance(record.op, str):
+                node = graph.create_node(record.op, record.args[0], name=record.args[0])
             else:
                 # Arguments come behind: `create_node` searches them for symbolic sizes, to warn of those.
                 node = graph.create_node("call_function", record.op, name=_node_name(record))
@@ -157,10 +152,8 @@ def _node_name(record: Record) -> str:
     return name.lstrip("_") or "op"
 
 
-def module_of(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
-    """Wrap `graph` in a module that owns `constants`; its Python source is made when it is first called."""
+def module_of(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> tuple[fx.GraphModule, dict[str, torch.Tensor]]:
+    """Wrap `graph` in a module, whose source is made when it is first called, with those of `constants` it reads."""
     used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
-    root = torch.nn.Module()
-    for name in used:
-        setattr(root, name, constants[name])
-    return _LazyGraphModule(root, graph)
+    read = {name: t for name, t in constants.items() if name in used}
+    return _LazyGraphModule(read, graph), read
