@@ -1,6 +1,7 @@
 """Linear layers take the kernel that was measured to be fastest on this processor, without a compile of the others."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.cpu_target import CpuTarget, detect
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
 from firebrick.targets.cpu.matmul_probe import MatmulProbe
+from firebrick.targets.cpu.measured_runs import attended
 
 pytestmark = pytest.mark.compiler
 needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="MKL")
@@ -218,6 +220,82 @@ def test_batches_of_any_shape_are_the_librarys(tmp_path):
             out = torch.empty(batch, rows, outer)
             probe.run(probe.plan("own", (rows, inner, outer), turned, batch), (x, y, None), out)()
             torch.testing.assert_close(out, x @ y, atol=1e-4, rtol=1e-4)
+
+
+ATTENTION = {"own": "firebrick.attention", "call": "_scaled_dot_product_flash_attention_for_cpu"}
+
+
+def attention_mask(kind, rows, keys):
+    masks = {"all": torch.zeros(rows, keys), "keys": torch.zeros(2, 1, 1, keys), "heads": torch.zeros(2, 3, rows, keys)}
+    return masks[kind].masked_fill(torch.rand(masks[kind].shape) < 0.3, -math.inf) if kind in masks else None
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "keys", "all"])
+@pytest.mark.parametrize("form", ATTENTION)
+def test_the_fastest_form_of_attention_is_taken_and_right(form, kind, fastest, tmp_path, caplog):
+    asked, (q, k, v) = fastest(form), torch.randn(3, 2, 3, 40, 64).unbind()
+    mask = attention_mask(kind, 40, 40)
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=kind == "causal")
+
+    recorder.reset()
+    options = {"cache_dir": tmp_path, "simd": "avx2", "measure": True, "debug": "aten"}
+    with torch.no_grad():
+        results = firebrick.compile(attend, options=options, fullgraph=True)(q, k, v)
+    assert [op for op, _ in asked] == ["firebrick::attention"]
+    assert ATTENTION[form] in caplog.text
+    (told,) = firebrick.stats()["reasons"]["tuned"]
+    assert told.startswith("_scaled_dot_product_flash_attention_for_cpu of 2x3x40x64")
+    assert f": {form} (" in told
+    torch.testing.assert_close(results, attend(q, k, v), atol=2e-6, rtol=1e-5)
+
+
+def test_attention_of_sizes_that_vary_is_not_measured(fastest, tmp_path, caplog):
+    asked, options = fastest("call"), {"cache_dir": tmp_path, "simd": "avx2", "measure": True, "debug": "aten"}
+
+    def attend(x):
+        q = x.view(x.shape[0], x.shape[1], 2, 64).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q)
+
+    run, x = firebrick.compile(attend, options=options, dynamic=True), torch.randn(2, 40, 128)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), attend(x), atol=2e-6, rtol=1e-5)
+    assert not asked
+    assert ATTENTION["own"] in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "keys", "all", "heads"])
+def test_attention_of_any_shape_is_the_librarys(kind, tmp_path):
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    target = detect(config)
+    if not target.vector_bytes:
+        pytest.skip("no vectors")
+    for rows, keys in ((1, 70), (100, 100), (33, 300)):
+        q, k, v = (torch.randn(2, n, 3, 64).transpose(1, 2) for n in (rows, keys, keys))
+        mask = attention_mask(kind, rows, keys)
+        out = attended(target, config, (q, k, v), mask, kind == "causal")()[1][-1]
+        expected = F.scaled_dot_product_attention(q, k, v, mask, is_causal=kind == "causal", scale=0.125)
+        torch.testing.assert_close(out, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "keys", "all", "heads"])
+def test_attention_is_measured_on_a_part_that_is_bounded(kind, monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.setattr(measuring, "race", lambda runs, evict: seen.update(runs) or dict.fromkeys(runs, 1.0))
+    monkeypatch.setattr(measuring, "_OVERHEAD", 0)
+    config = Config.from_env().with_options({"cache_dir": tmp_path})
+    target = replace(detect(config), threads=1)
+    if not target.vector_bytes:
+        pytest.skip("no vectors")
+    for batch, heads, rows, keys in ((2, 3, 20, 20), (2, 3, 1, 50), (2, 64, 2000, 1500)):
+        q, k, v = (torch.empty(batch, n, heads, 64, device="meta").transpose(1, 2) for n in (rows, keys, keys))
+        mask = attention_mask(kind, rows, keys) if heads == 3 or kind in ("keys", "all") else None
+        args = q, k, v, mask, kind == "causal"
+        assert len(measuring.measure(target, config, "firebrick::attention", args, {"own": 0, "call": 1})) == 2
+        ours, eager = seen["own"]()[1][-1], seen["call"]()[0]
+        torch.testing.assert_close(ours, eager)
+        assert ours.shape == (q.shape if heads == 3 else (1, 4, 768, 64))
 
 
 CONVOLUTIONS = {

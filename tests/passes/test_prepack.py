@@ -13,12 +13,12 @@ from firebrick.passes import run_passes
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
-from firebrick.targets.cpu.cpu_target import best_simd
+from firebrick.targets.cpu.cpu_target import detect
 from firebrick.trace import trace_inference
 
 pytestmark = pytest.mark.compiler
 CONFIG = Config()
-PACKED = Config(simd="avx512" if best_simd().startswith("avx512") else "auto")
+PACKED = Config(simd="avx512" if detect(CONFIG).simd.startswith("avx512") else "auto")
 """Where bfloat16 has no tiles of ours to be measured beside the library's packed weights."""
 
 

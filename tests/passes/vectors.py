@@ -2,6 +2,9 @@
 
 import pytest
 
-from firebrick.targets.cpu.cpu_target import best_simd
+from firebrick.config import Config
+from firebrick.targets.cpu.cpu_target import detect
 
-needs_vectors = pytest.mark.skipif(best_simd() == "scalar", reason="without vectors no kernel is written by hand")
+needs_vectors = pytest.mark.skipif(
+    detect(Config()).simd == "scalar", reason="without vectors no kernel is written by hand"
+)

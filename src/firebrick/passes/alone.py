@@ -87,7 +87,8 @@ def text_of(part: AtenGraph) -> str:
 def short_text(part: AtenGraph) -> str:
     """For people: what is computed, and the shapes that go in."""
     nodes = part.gm.graph.nodes
-    calls = [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes if node.op == "call_function"]
+    ops = (n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload))
+    calls = [str(op).removeprefix("aten.").partition(".")[0] for op in ops]
     shapes = ["x".join(map(str, n.meta["val"].shape)) for n in nodes if n.op in ("placeholder", "get_attr")]
     return f"{' '.join(calls)} of {', '.join(shapes)}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -172,12 +173,8 @@ class Machine:
         kernels = [k for k in schedule.kernels if k.device == target.name]
         written = [k.name for k in kernels if not isinstance(k.body, _Called)]
         loaded = target.load(texts, written, config) if texts else {}
-
-        def launcher(name: str) -> Callable[..., None]:
-            return lambda memory, sizes, grid: target.launch(loaded[name], memory, sizes, grid)
-
-        runs = {k.name: launcher(k.name) if k.name in written else self._caller(k.body) for k in kernels}
-        return Loaded(self, runs)
+        runs = {name: partial(target.launch, kernel) for name, kernel in loaded.items()}
+        return Loaded(self, runs | {k.name: self._caller(k.body) for k in kernels if k.name not in written})
 
     def _caller(self, body: _Called) -> Callable[..., None]:
         """What runs a library call or a copy."""

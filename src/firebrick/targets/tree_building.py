@@ -114,10 +114,6 @@ class _Builder:
             self._env[value] = by
             self._undo.append(value)
 
-    def _close(self, mark: int) -> None:
-        while len(self._undo) > mark:
-            del self._env[self._undo.pop()]
-
     def _expr(self, value: Value) -> Value:
         """The value in terms of the names that are bound."""
         return Rewriter(lambda e: e, known=self._env)(value)
@@ -134,10 +130,14 @@ class _Builder:
             out += self._phases(ctx, [], ready)
         var, kind = loops[0]
         out += self._hoist(ctx, entries)
-        out += self._start_scans(var, entries)
+        for scan in self._scans(entries):  # accumulators of what runs along the loop
+            if scan.var is var:
+                self._open[scan] = self._fresh("r")
+                out.append(Acc(self._open[scan], scan.name, scan.dtype, running=True))
         mark = len(self._undo)
         body = self.block(ctx | {var}, loops[1:], entries)
-        self._close(mark)
+        while len(self._undo) > mark:
+            del self._env[self._undo.pop()]
         out.append(Loop(Axis(var, self._plan.sizes[var]), kind, var in self._plan.parallel, tuple(body)))
         return out
 
@@ -163,7 +163,10 @@ class _Builder:
             out += self.block(ctx, self._plan.inner[phase.domain - ctx], phase.entries)
             for acc, reduce in folds:
                 self._bind(reduce, local(reduce.dtype, acc))
-        out += self._run_scans(here)
+        for scan in self._scans(here):  # this iteration goes into the accumulators; what they are now has a name
+            name, acc = self._fresh("h"), self._open[scan]
+            out += [Fold(acc, self._expr(scan.body), ZERO), Let(name, local(scan.dtype, acc))]
+            self._bind(scan, local(scan.dtype, name))
         out += [self._leaf(e) for e in here]
         return out
 
@@ -172,24 +175,6 @@ class _Builder:
         roots = [root for entry in entries for root in entry.roots()]
         values = ordered(roots, lambda v: v in self._env or not self._facts(v).reduces or isinstance(v, Reduce))
         return [v for v in values if isinstance(v, Scan)]
-
-    def _start_scans(self, var: Var, entries: list[_Entry]) -> list[Stmt]:
-        """Accumulators of what runs along a loop that is opened next."""
-        out: list[Stmt] = []
-        for scan in self._scans(entries):
-            if scan.var is var:
-                self._open[scan] = self._fresh("r")
-                out.append(Acc(self._open[scan], scan.name, scan.dtype, running=True))
-        return out
-
-    def _run_scans(self, here: list[_Entry]) -> list[Stmt]:
-        """Fold this iteration into the accumulators, and name what they are now."""
-        out: list[Stmt] = []
-        for scan in self._scans(here):
-            name, acc = self._fresh("h"), self._open[scan]
-            out += [Fold(acc, self._expr(scan.body), ZERO), Let(name, local(scan.dtype, acc))]
-            self._bind(scan, local(scan.dtype, name))
-        return out
 
     def _leaf(self, entry: _Entry) -> Stmt:
         if entry.reduce is not None:

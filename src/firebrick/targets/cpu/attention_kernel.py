@@ -193,10 +193,6 @@ class Attention:
         """A word for the kernel's name."""
         return "attention_" + "x".join(str(n) if isinstance(n, int) else "n" for n in self.sizes[2:])
 
-    def shares(self, _: Unit) -> str:
-        """What kernels have in common that take the same tiles."""
-        return "panels of float"
-
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         (batch, heads, rows, *_), lanes = self.sizes, max(unit.target.vector_bytes // 4, 4)

@@ -307,17 +307,13 @@ class Body:
     def _side_by_side(self, loop: Loop) -> int:
         """Vectors that one iteration of a loop computes."""
         if loop.kind == "tile":
-            return self.tile_width(loop)
+            if any(isinstance(s, Loop) and transposed(s, loop.axis.var) for s in all_statements(loop.body)):
+                return 1
+            many = weight(loop.body)
+            return TILE if many <= 24 else TILE // 2 if many <= 48 else 1
         plain = all(isinstance(s, (Let, Store)) for s in loop.body)
         many = weight(loop.body) if plain else 0
         return _UNROLL if _LONG_CHAIN <= many <= _LONGEST_CHAIN else 1
-
-    def tile_width(self, loop: Loop) -> int:
-        """Vectors side by side in a tile."""
-        if any(isinstance(s, Loop) and transposed(s, loop.axis.var) for s in all_statements(loop.body)):
-            return 1
-        many = weight(loop.body)
-        return TILE if many <= 24 else TILE // 2 if many <= 48 else 1
 
     def _vectors(self, loop: Loop, low: str, high: str, width: int, copies: int) -> None:
         out = self.out

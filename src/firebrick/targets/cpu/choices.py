@@ -107,11 +107,8 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
     # Texts: sizes that are symbols are compared without deciding anything about them.
     alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])
     hides = mask is None or (mask.dtype is q.dtype and str(mask.shape[-1]) == str(keys) and mask.dim() in (2, 4))
-    return (
-        [Choice("own", 1.1 if type(rows) is int and rows == 1 else 0.7)]
-        if alike and hides and (mask is None or not causal)
-        else []
-    )
+    takes = alike and hides and (mask is None or not causal)
+    return [Choice("own", 1.1 if type(rows) is int and rows == 1 else 0.7)] if takes else []
 
 
 def _convolution(

@@ -88,7 +88,7 @@ class CpuTarget(Target):
         return find_choices(self, op, args)
 
     def measured(self, op: str, args: tuple[Any, ...], forms: Mapping[str, int], config: Config) -> Mapping[str, float]:
-        """Those of matmuls, batches of them, and dense convolutions of images."""
+        """Those of matmuls, batches of them, attention, and dense convolutions of images."""
         return measure(self, config, op, args, forms)
 
     def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
@@ -174,11 +174,6 @@ _SIMD: Mapping[str, _Row] = {
 """SIMD level -> what the CPU must have, register width, compiler flags, SLEEF's shortest vector; best first."""
 
 
-def best_simd() -> str:
-    """The best SIMD level that this machine has."""
-    return next(name for name in _SIMD if runs_here(name))
-
-
 def runs_here(simd: str) -> bool:
     """Whether this machine has a SIMD level."""
     return simd in _SIMD and _SIMD[simd].needs <= features()
@@ -186,7 +181,7 @@ def runs_here(simd: str) -> bool:
 
 def detect(config: Config) -> CpuTarget:
     """The machine that this process runs on, or the SIMD level that `config.simd` asks for."""
-    level = best_simd() if config.simd == "auto" else config.simd
+    level = next(filter(runs_here, _SIMD)) if config.simd == "auto" else config.simd
     row = _SIMD[level]
     threads = config.threads or min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
     contract = "-ffp-contract=off" if config.numerics == "eager" else "-ffp-contract=fast"

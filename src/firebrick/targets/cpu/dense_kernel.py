@@ -238,10 +238,6 @@ class Call:
         """A word for the kernel's name."""
         return f"convolution_{self.size[0]}x{self.size[1]}x{self.inner}x{self.outer}"
 
-    def shares(self, _: Unit) -> str:
-        """What kernels have in common that take the same tiles."""
-        return "dense" if self.columns else "depthwise"
-
     def fields(self, shape: Mapping[str, Field]) -> dict[str, Field]:
         """The fields of a driver's table, in its order: where the buffers are among the arguments, and `shape`."""
         place, operands = 2, {"x": (0, self.x[0]), "weight": (1, self.weight or 0)}

@@ -39,6 +39,15 @@ def plan_handwritten(call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaun
     return PlannedLaunch(shape.kind, tuple(params), shape, args, sizes)
 
 
+def tiles_of(shape: Shape, unit: Unit) -> str:
+    """What kernels have in common that take the same tiles."""
+    if isinstance(shape, Call):
+        return "dense" if shape.columns else "depthwise"
+    if isinstance(shape, Recurrent):
+        return "recurrent"
+    return "panels of float" if isinstance(shape, Attention) else shape.shares(unit)
+
+
 def written_text(shape: Shape, unit: Unit, name: str) -> str:
     """A kernel, less what `unit` puts before it."""
     if isinstance(shape, Call):

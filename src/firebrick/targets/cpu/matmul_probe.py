@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from firebrick.config import Config
+    from firebrick.targets.cpu.attention_kernel import Attention
     from firebrick.targets.cpu.cpu_target import CpuTarget
     from firebrick.targets.cpu.panel_kernel import PanelProduct
 
@@ -48,7 +49,9 @@ def bound(call: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[i
     return lambda: (call(args, sizes), tensors, more)
 
 
-def kernel_probe(target: CpuTarget, config: Config, shape: PanelProduct) -> Callable[..., Callable[[], Any]]:
+def kernel_probe(
+    target: CpuTarget, config: Config, shape: PanelProduct | Attention
+) -> Callable[..., Callable[[], Any]]:
     """The kernel of a shape some of whose sizes are arguments, as `bound` takes the rest."""
     unit, name = Unit(target), "fb_probe_kernel"
     library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))

@@ -1,4 +1,4 @@
-"""The forms of matmuls and convolutions as calls that can be timed.
+"""The forms of matmuls, attention and convolutions as calls that can be timed.
 
 Libraries' are made as a graph would make them, ours by probes. Each form has a copy of the weight. A large shape stands
 for itself by a part. What tensors hold does not matter.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
 from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
@@ -35,9 +36,15 @@ _PRODUCTS = 1 << 27
 """Multiplications of a thread beyond which rows and columns are left out: a millisecond or two of them decide."""
 _ROWS, _COLUMNS = 256, 1024
 """Rows and columns that are never left out: tiles, and threads' shares, have to be as they will be."""
+_LENGTH = 768
+"""Queries and keys of attention that are measured: as many as eager mode's kernel takes large blocks for."""
 
 _PANELS = PanelProduct("sizes[0]", "sizes[1]", "sizes[2]", (0, "sizes[1]"), 0, "sizes[2]", HALVES, "uint16_t", 0)
 """A product of bfloat16 of any size."""
+_SIZES: Any = [f"sizes[{i}]" for i in range(26)]
+_PLACES = tuple(tuple(_SIZES[i : i + 4]) for i in range(5, 25, 4))
+_ATTENTION = Attention(tuple(_SIZES[:5]), _PLACES, 0.125, _SIZES[25] + " != 0")
+"""Attention of any size, causal or not."""
 
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
@@ -142,6 +149,45 @@ def batches(
             yield form, ours.run(plan, (a, b, None), out)
         else:
             yield form, lambda: torch.bmm(a, b.mT if turned else b, out=out)
+
+
+def attentions(target: CpuTarget, config: Config, forms: Mapping[str, int], *args: Any) -> Iterator[tuple[str, Run]]:
+    """Attention. What the values of a mask will hide is not known: here it is a quarter of the keys, between nothing
+    and what is ahead of each query."""
+    *given, mask, causal = args
+    if any(t.stride(3) != 1 for t in given):  # a copy comes before our kernel
+        return
+    (batch, heads, rows, size), keys = given[0].shape, min(given[1].shape[2], _LENGTH)
+    rows = min(rows, _LENGTH)
+    most = max(_PRODUCTS * target.threads // max(2 * rows * keys * size, 1), 4 * target.threads)
+    heads = min(heads, most)
+    batch = min(batch, most // heads)
+    # Rows are as far apart as where all heads of one lie side by side.
+    whole = (torch.ones(batch, n, given[0].shape[1], size) for n in (rows, keys, keys))
+    read = [t[:, :, :heads].transpose(1, 2) for t in whole]
+    if mask is not None:
+        sizes = (batch, heads, rows, keys)[-mask.dim() :]
+        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)])
+        mask[..., keys - keys // 4 :] = -math.inf
+    for form in forms:
+        if form == "own":
+            yield form, attended(target, config, read, mask, causal)
+        else:
+            yield form, partial(aten._scaled_dot_product_flash_attention_for_cpu, *read, 0.0, causal, attn_mask=mask)
+
+
+def attended(
+    target: CpuTarget, config: Config, read: Sequence[torch.Tensor], mask: torch.Tensor | None, causal: bool
+) -> Run:
+    """Our kernel of what is `read`, queries, keys and values; its last tensor has the results."""
+    (batch, heads, rows, size), keys = read[0].shape, read[1].shape[2]
+    out = torch.empty(batch, rows, heads, size).transpose(1, 2)
+    steps = [s * (n > 1) for t in (mask,) if t is not None for n, s in zip(t.shape, t.stride(), strict=True)]
+    places = [n for t in (*read, out) for n in (0, *t.stride()[:3])]
+    numbers = (batch, heads, rows, keys, size, *places, -(mask is None), *[0, 0, 0, 0, *steps][-4:-1], causal)
+    tensors = [t for t in (*read, mask, out) if t is not None]
+    run: Run = probe(target, config, kernel_probe, _ATTENTION).result()(tensors, *numbers)
+    return run
 
 
 @dataclass(frozen=True, slots=True)

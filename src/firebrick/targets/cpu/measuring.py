@@ -1,4 +1,4 @@
-"""Times of the forms of matmuls and convolutions on this machine, before any of them is built into a graph.
+"""Times of the forms of matmuls, attention and convolutions on this machine, before any of them is built into a graph.
 
 Library calls are made as a graph would make them, our kernels by probes that take any shape. Each form has a copy of
 the weight, and caches are emptied between two rounds: in a model a weight comes from memory, and what it is multiplied
@@ -16,7 +16,7 @@ import torch
 
 from firebrick.errors import CompileError
 from firebrick.runtime.unwatched import as_written
-from firebrick.targets.cpu.measured_runs import Run, batches, convolutions, matmuls
+from firebrick.targets.cpu.measured_runs import Run, attentions, batches, convolutions, matmuls
 from firebrick.targets.cpu.processor import caches
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def measure(
 
 
 _RUNS: Mapping[str, Callable[..., Any]] = {
-    "aten::mm": matmuls, "aten::bmm": batches, "aten::convolution": convolutions,
+    "aten::mm": matmuls, "aten::bmm": batches, "firebrick::attention": attentions, "aten::convolution": convolutions,
 }  # fmt: skip
 """Op -> its forms and what runs each, given the target, settings, forms and arguments."""
 

@@ -195,10 +195,6 @@ class Recurrent:
         """A word for the kernel's name."""
         return f"{self.cell}_{'n' if isinstance(self.steps, str) else self.steps}x{self.batch}x{self.size}"
 
-    def shares(self, _: Unit) -> str:
-        """What kernels have in common that take the same tiles."""
-        return "recurrent"
-
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it."""
         unit.helpers["fb_together"] = _TOGETHER

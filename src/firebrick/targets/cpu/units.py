@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firebrick.runtime.build import workers
-from firebrick.targets.cpu.handwritten import written_text
+from firebrick.targets.cpu.handwritten import tiles_of, written_text
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
@@ -114,7 +114,7 @@ def kernel_units(schedule: Schedule, target: CpuTarget, config: Config) -> list[
             text = kernel_text(kernel, part.unit)
             parts.append(part)
         else:
-            part = written.setdefault(kernel.body.shares(part.unit), part)
+            part = written.setdefault(tiles_of(kernel.body, part.unit), part)
             text = written_text(kernel.body, part.unit, kernel.name)
         part.texts.append(note + text)
     for part in written.values():
