@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import firebrick
+from firebrick.errors import Unsupported
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 INDICES, VALUES = torch.tensor([[0, 1, 2], [1, 2, 3]]), torch.tensor([0.5, -2.0, 3.0])
@@ -13,18 +14,21 @@ def dense(x: torch.Tensor) -> torch.Tensor:
     return x if x.layout is torch.strided else x.to_dense()
 
 
+def eager_graphs() -> int:
+    return sum(n for key, n in firebrick.stats()["counts"].items() if key.startswith("graphs run eagerly"))
+
+
 def squared(x, values):
     y = torch.relu(x @ x) + 1
     a = torch.sparse_coo_tensor(INDICES, values, (4, 4)).to_sparse_csr()
-    b = (a @ a).to_sparse_coo().coalesce()
-    return y * 2, b.indices(), b.values()
+    return y * 2, (a @ a).to_dense() + 1
 
 
 def test_sparse_tensors_of_the_graph_stand_between_its_compiled_parts():
-    x = torch.rand(4, 4)
+    x, before = torch.rand(4, 4), eager_graphs()
     for got, want in zip(firebrick.compile(squared, fullgraph=True)(x, VALUES), squared(x, VALUES), strict=True):
         torch.testing.assert_close(got, want)
-    assert not [key for key in firebrick.stats()["counts"] if key.startswith("graphs run eagerly")]
+    assert eager_graphs() == before
 
 
 @pytest.mark.parametrize("csr", [False, True])
@@ -67,3 +71,20 @@ def test_what_no_fake_tensor_can_do_breaks_without_torchs_own_log(caplog):
     x = torch.rand(4)
     torch.testing.assert_close(firebrick.compile(pooled)(x), pooled(x))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_elements_of_a_sparse_tensor_end_the_graph(csr):
+    """They were taken for none: `values()` had no rows, and `if grad._values().numel() == 0` was true."""
+
+    def counted(s, x):
+        y = torch.sin(x)
+        n = s.values().shape[0]
+        return y * n, s.values() * 2, s._nnz(), (s.crow_indices() if csr else s.indices()) + 1
+
+    s, x = torch.sparse_coo_tensor(INDICES, VALUES, (4, 4)).coalesce(), torch.rand(4, 4)
+    s = s.to_sparse_csr() if csr else s
+    for got, want in zip(firebrick.compile(counted)(s, x), counted(s, x), strict=True):
+        torch.testing.assert_close(got, want)
+    with pytest.raises(Unsupported, match="values\\(\\) of a sparse tensor"):
+        firebrick.compile(counted, fullgraph=True)(s, x)

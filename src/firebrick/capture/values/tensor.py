@@ -54,6 +54,10 @@ _READS = {
     "storage": "Tensor.storage()",
 }
 """Methods that need the tensor's data now."""
+_COUNTED = frozenset(
+    "values _values indices _indices crow_indices col_indices ccol_indices row_indices _nnz is_coalesced".split()
+)
+"""Methods that tell of the elements that a sparse tensor holds, of which a fake one has none."""
 
 
 class TensorValue(ComparedValue):
@@ -222,6 +226,8 @@ class TensorValue(ComparedValue):
         """Metadata are evaluated now; what reads data breaks; the rest are nodes."""
         if interp.tracer.function_modes:
             return method_under_modes(interp, name, [self, *args], kwargs)
+        if name in _COUNTED and self.fake.layout not in (torch.strided, torch.jagged):
+            raise Break("data-dependent-shape", f"Tensor.{name}() of a sparse tensor")
         if name in _METADATA_METHODS and not (name == "type" and (args or kwargs)):
             return self._metadata(interp, name, args, kwargs)
         self._check_arguments(interp, name, args, kwargs)
