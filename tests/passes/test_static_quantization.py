@@ -105,7 +105,9 @@ def test_calls(call, dtype):
         wanted = CALLS[call](q)
     except RuntimeError:
         pytest.skip("eager has none")
-    assert_near(whole(CALLS[call], q), wanted)
+    # Where a mean of codes is a half, torch 2.11's bilinear kernel rounds before it adds the zero point.
+    halves = call == "bilinear" and torch.__version__ < "2.12"
+    assert_near(whole(CALLS[call], q), wanted, differing=0.12 if halves else 0.01)
 
 
 def of_eager_mode(model, *samples, fused=()):

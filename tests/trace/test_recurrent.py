@@ -197,4 +197,7 @@ def test_fake_results_are_like_eager_s(shape: tuple[int, ...], dtype: torch.dtyp
     with mode:
         found = results(*(mode.from_tensor(t) for t in tensors))
     with torch.no_grad():
-        assert found == results(*tensors)
+        wanted = results(*tensors)
+    if torch.__version__ < "2.12":  # whose kernel gives float32 gradients, unlike its own fake
+        found[1], wanted[1] = ([entry[1:] for entry in side[1]] for side in (found, wanted))
+    assert found == wanted
