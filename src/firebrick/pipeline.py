@@ -496,7 +496,7 @@ class _Compile:
             self.driven = {c.device: c.machine.load(schedule, self.config) for c in self.placing}
         artifact = artifact.with_extra(
             origins=[[[max(n, ~n) for n in step.parts], library_of(step)] for step in schedule.steps],
-            branches=branches.branches_of(schedule),
+            branches=branches.branches_of(schedule) if isinstance(self, _Inference) else [],  # training gains little
             **bits,
         )
         self.show("code", lambda: "\n".join([host.show_table({**artifact.table}), *(u.text for u in artifact.units)]))
