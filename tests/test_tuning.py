@@ -85,7 +85,9 @@ def test_bfloat16_has_our_forms_and_onednns(preferred, tmp_path):
     measured = preferred("call")
     tuned(Layer(torch.bfloat16), torch.randn(40, 48, dtype=torch.bfloat16), tmp_path, simd="avx2")
     assert measured
-    assert all({"own", "call"} <= set(forms) <= {"own", "wide", "dots", "panels", "packed", "call"} for forms in measured)
+    assert all(
+        {"own", "call"} <= set(forms) <= {"own", "wide", "dots", "panels", "packed", "call"} for forms in measured
+    )
 
 
 def test_batches_of_small_matrices_are_measured(preferred, tmp_path):
