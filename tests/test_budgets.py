@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 75_930
+PACKAGE_LINES = 75_800
 FOLDER_LINES = {
     "": 1_722,
-    "api": 2_879,
-    "backends": 1_436,
+    "api": 2_875,
+    "backends": 1_422,
     "capture": 23_436,
-    "extend": 2_706,
-    "fakes": 3_290,
-    "fuse": 1_960,
-    "host": 480,
-    "ir": 5_381,
-    "lower": 3_952,
-    "native": 6_050,
-    "passes": 3_096,
+    "extend": 2_690,
+    "fakes": 3_270,
+    "fuse": 1_930,
+    "host": 470,
+    "ir": 5_366,
+    "lower": 3_920,
+    "native": 6_036,
+    "passes": 3_090,
     "runtime": 2_221,
-    "targets": 7_520,
-    "tools": 3_864,
-    "torchscript": 1_201,
-    "trace": 4_868,
+    "targets": 7_470,
+    "tools": 3_856,
+    "torchscript": 1_187,
+    "trace": 4_866,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
