@@ -58,7 +58,9 @@ linear_op: Any = define(
 )
 attention_op: Any = define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool causal) -> Tensor",
-    lambda q, k, v, mask, scale, causal: F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale),
+    lambda q, k, v, mask, scale, causal: torch.empty_like(q).copy_(
+        F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale)
+    ),
     out=True,
 )
-"""Attention of [batch, heads, length, size] on a CPU (`targets/cpu/attention_kernel.py`)."""
+"""Attention of [batch, heads, length, size] on a CPU (`targets/cpu/attention_kernel.py`), which lies as the queries."""
