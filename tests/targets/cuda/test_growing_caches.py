@@ -4,27 +4,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from ahead import Compiles
 from interpreted import AVAILABLE, flat, interpreting, load
 
 import firebrick
-from firebrick import pipeline
-from firebrick.config import Config
 from firebrick.targets import by_device
 from firebrick.targets.cuda.cuda_target import CudaTarget
 from firebrick.targets.cuda.facts import CARDS
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no triton")
 KINDS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "b8": torch.bool}
-
-
-class Compiles:
-    """A backend that keeps artifacts, whose kernels are for a card, and runs graphs on eager kernels."""
-
-    reads_nodes_only = takes_symbols = True
-
-    def __call__(self, gm, example_inputs):
-        self.artifact, _ = pipeline.compile_ahead(gm, example_inputs, Config(cache=False))
-        return gm.forward
 
 
 @pytest.fixture

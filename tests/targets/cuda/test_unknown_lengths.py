@@ -6,26 +6,15 @@ The host table is walked here; kernels run through Triton's interpreter.
 import numpy as np
 import pytest
 import torch
+from ahead import Compiles
 from interpreted import AVAILABLE, flat, interpreting, load
 
 import firebrick
-from firebrick import pipeline
-from firebrick.config import Config
 from firebrick.targets import by_device
 from firebrick.targets.cuda.cuda_target import CudaTarget
 from firebrick.targets.cuda.facts import CARDS
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no triton")
-
-
-class Compiles:
-    """A backend that keeps the artifact, whose kernels are for a card, and runs the graph on eager kernels."""
-
-    reads_nodes_only = takes_symbols = True
-
-    def __call__(self, gm, example_inputs):
-        self.artifact, _ = pipeline.compile_ahead(gm, example_inputs, Config(cache=False))
-        return gm.forward
 
 
 @pytest.fixture
