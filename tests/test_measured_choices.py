@@ -322,18 +322,24 @@ def test_convolutions_of_any_shape_are_the_librarys(shape, in_place, tmp_path):
     torch.testing.assert_close(out, expected, atol=2e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize("window", [1, 3])
-@pytest.mark.parametrize("size", [13, 60])
-def test_all_forms_of_a_convolution_are_measured(window, padding, size, monkeypatch, tmp_path):
-    seen = {}
+def raced(monkeypatch):
+    """Form -> its result, of all that are raced from here on, each of which takes a second."""
+    by_form = {}
 
     def times(runs, evict):
-        seen.update({form: run() for form, run in runs.items()})
+        by_form.update({form: run() for form, run in runs.items()})
         return dict.fromkeys(runs, 1.0)
 
     monkeypatch.setattr(measuring, "race", times)
     monkeypatch.setattr(measuring, "_OVERHEAD", 0)
+    return by_form
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("size", [13, 60])
+def test_all_forms_of_a_convolution_are_measured(window, padding, size, monkeypatch, tmp_path):
+    by_form = raced(monkeypatch)
     config = Config.from_env().with_options({"cache_dir": tmp_path})
     target = detect(config)
     if not target.vector_bytes:
@@ -342,7 +348,7 @@ def test_all_forms_of_a_convolution_are_measured(window, padding, size, monkeypa
     args = (x, weight, [1, 1], [padding] * 2, [1, 1], 1, F.conv2d(x, weight, padding=padding))
     forms = {c.name: 0 for c in target.choices("aten::convolution", args) if c.name != "call"}
     assert measuring.measure(target, config, "aten::convolution", args, forms).keys() == forms.keys()
-    assert "packed" in seen
+    assert "packed" in by_form
 
 
 DEPTHWISE = {
@@ -388,14 +394,7 @@ KINDS = {
 @pytest.mark.parametrize("most", [1 << 27, 1 << 10], ids=["whole", "a part"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_volumes_and_channels_by_themselves_are_measured(kind, most, padding, stride, monkeypatch, tmp_path):
-    seen = {}
-
-    def times(runs, evict):
-        seen.update({form: run() for form, run in runs.items()})
-        return dict.fromkeys(runs, 1.0)
-
-    monkeypatch.setattr(measuring, "race", times)
-    monkeypatch.setattr(measuring, "_OVERHEAD", 0)
+    by_form = raced(monkeypatch)
     monkeypatch.setattr(measured_runs, "_PRODUCTS", most)
     config = Config.from_env().with_options({"cache_dir": tmp_path})
     target = detect(config)
@@ -409,11 +408,11 @@ def test_rows_volumes_and_channels_by_themselves_are_measured(kind, most, paddin
     assert measuring.measure(target, config, "aten::convolution", args, forms).keys() == forms.keys()
     assert {"packed", "dense" if groups == 1 else "depthwise"} <= forms.keys()
     if padding == 0:  # all tensors hold ones; results are the last that a kernel of ours is given
-        ours = {form: run[-1] if isinstance(run, list) else run for form, run in seen.items() if form != "packed"}
+        ours = {form: run[-1] if isinstance(run, list) else run for form, run in by_form.items() if form != "packed"}
         results = [run[1][-1] for run in ours.values()]
-        assert len({t.numel() for t in (*results, seen["packed"])}) == 1
+        assert len({t.numel() for t in (*results, by_form["packed"])}) == 1
         for t in results:
-            torch.testing.assert_close(t.double().mean(), seen["packed"].double().mean(), rtol=1e-6, atol=0)
+            torch.testing.assert_close(t.double().mean(), by_form["packed"].double().mean(), rtol=1e-6, atol=0)
 
 
 class Convolutions(nn.Module):
