@@ -474,12 +474,8 @@ def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _writes_constant(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            target = args[i] if i < len(args) else kwargs.get(argument.name)
-            if not isinstance(target, FakeTensor) or target.constant is not None:
-                return True
-    return False
+    targets = [args[i] if i < len(args) else kwargs.get(name) for i, name in written_arguments(func)]
+    return any(not isinstance(target, FakeTensor) or target.constant is not None for target in targets)
 
 
 def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,15 +21,16 @@ def names_in(step: Step) -> list[str]:
 
 def args_in(step: Step) -> list[str]:
     """The buffers among the arguments of a step."""
-    return list(step.args if isinstance(step, Launch) else _in_args((step.args, step.kwargs)))
+    return list(step.args) if isinstance(step, Launch) else [ref.buffer for ref in refs_in((step.args, step.kwargs))]
 
 
-def _in_args(value: Any) -> Iterator[str]:
+def refs_in(value: Any) -> Iterator[Ref]:
+    """The views of buffers among arguments."""
     if isinstance(value, Ref):
-        yield value.buffer
+        yield value
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from _in_args(item)
+            yield from refs_in(item)
 
 
 def rename_arg(value: Any, name: Callable[[str], Any]) -> Any:

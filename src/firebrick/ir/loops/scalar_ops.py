@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,29 +58,20 @@ _WHOLE = "int uint"
 _ANY = "float int uint bool"
 
 
-def _floordiv(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.div(a, b, rounding_mode="floor")
-    # Unlike eager, a kernel may not trap on 0; rules that divide by data keep eager's check.
-    return torch.where(b == 0, 0, torch.div(a, torch.where(b == 0, 1, b), rounding_mode="floor"))
+def _divides(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Of integers, 0 where the divisor is 0: unlike eager, a kernel may not trap; rules that divide by data keep
+    eager's check."""
+
+    def divided(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype.is_floating_point:
+            return function(a, b)
+        return torch.where(b == 0, 0, function(a, torch.where(b == 0, 1, b)))
+
+    return divided
 
 
-def _truncdiv(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.div(a, b, rounding_mode="trunc")
-    return torch.where(b == 0, 0, torch.div(a, torch.where(b == 0, 1, b), rounding_mode="trunc"))
-
-
-def _mod(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.remainder(a, b)
-    return torch.where(b == 0, 0, torch.remainder(a, torch.where(b == 0, 1, b)))
-
-
-def _fmod(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.fmod(a, b)
-    return torch.where(b == 0, 0, torch.fmod(a, torch.where(b == 0, 1, b)))
+_floordiv, _truncdiv = (_divides(partial(torch.div, rounding_mode=mode)) for mode in ("floor", "trunc"))
+_mod, _fmod = _divides(torch.remainder), _divides(torch.fmod)
 
 
 def _cast(a: Tensor) -> Tensor:
