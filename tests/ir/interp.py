@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import Expr, Var, as_int
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES, enum_value
 from firebrick.ir.loops.program import (

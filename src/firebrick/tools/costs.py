@@ -16,8 +16,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from firebrick.extend.verify import copies_of
 from firebrick.ir.graph.calls import tensors_in
-from firebrick.ir.kernels.schedule import Launch, Schedule
-from firebrick.ir.kernels.step_buffers import refs_in
+from firebrick.ir.kernels.schedule import Launch, Schedule, refs_in
 from firebrick.ir.kernels.tree import Loop, Stmt
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern

@@ -19,7 +19,19 @@ from typing import Any, NoReturn
 from firebrick.ir.index.intern import RECENT, Interned
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
-__all__ += ["as_expr", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
+__all__ += [
+    "NeedsNumber",
+    "as_expr",
+    "as_int",
+    "const",
+    "exprs",
+    "floordiv",
+    "known_less",
+    "maximum",
+    "minimum",
+    "mod",
+    "product",
+]
 __all__ += ["total", "var"]
 
 INF = 1 << 100
@@ -761,3 +773,22 @@ _CALLS: Mapping[type[_Call], tuple[Callable[..., Expr], Callable[..., int], str]
     Min: (minimum, lambda *args: min(args), "min"), Max: (maximum, lambda *args: max(args), "max"),
 }  # fmt: skip
 """Kind of atom -> its constructor, its meaning on numbers, its sign."""
+
+
+class NeedsNumber(ValueError):
+    """Something takes numbers only, and got an expression."""
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+        super().__init__(f"{expr.show()} is not a constant")
+
+
+def as_int(e: Expr | int) -> int:
+    """The number that a constant expression is.
+
+    Raises:
+        NeedsNumber: it is not constant.
+    """
+    if isinstance(e, Expr) and e.terms:
+        raise NeedsNumber(e)
+    return e.const if isinstance(e, Expr) else e

@@ -203,19 +203,10 @@ def result_dtype(name: str, dtype: str) -> str:
 def reduction_identity(name: str, dtype: str) -> bool | int | float:
     """The value from which a reduction of `dtype` starts; for positions, the value that every other beats."""
     row = DTYPES[dtype]
-    match name:
-        case "sum":
-            return 0.0 if row.is_float else 0
-        case "prod":
-            return 1.0 if row.is_float else 1
-        case "any":
-            return False
-        case "all":
-            return True
-        case "logsumexp":
-            return -math.inf
-        case "max" | "argmax":
-            return -math.inf if row.is_float else (False if row.kind == "bool" else row.lo)
-        case "min" | "argmin":
-            return math.inf if row.is_float else (True if row.kind == "bool" else row.hi)
-    raise KeyError(name)
+    if name in ("sum", "prod"):
+        start = int(name == "prod")
+        return float(start) if row.is_float else start
+    least, greatest = (-math.inf, math.inf) if row.is_float else (row.lo, row.hi)
+    if row.kind == "bool":
+        least, greatest = False, True
+    return {"any": False, "all": True, "logsumexp": -math.inf, "max": least, "min": greatest}[name.removeprefix("arg")]
