@@ -222,7 +222,7 @@ typedef struct {
     int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
 
-/* numa.c: lets weights lie on all nodes of memory, where the process has processors of several. */
+/* cpu_nodes.c: lets weights lie on all nodes of memory, where the process has processors of several. */
 void fb_interleave(const Program *program, const Space *space);
 /* Runs the recipe if a source is not what it was; -1 with an exception set. */
 int fb_update_derived(Executable *self);
