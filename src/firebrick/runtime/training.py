@@ -406,11 +406,11 @@ class _Node(torch.autograd.Function):
         hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
         # Of tensors that hooks pack, such as a checkpoint's, no other reference may stay.
         ctx.before = None if dirty else replace(before, inputs=()) if hooked else before
-        kept = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
+        saved_tensors = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
         own = [results[plan.tangents[i].of.at] for i in part.tangents if i in plan.own]
-        ctx.save_for_backward(*kept, *own, *(inputs if hooked else ()))
+        ctx.save_for_backward(*saved_tensors, *own, *(inputs if hooked else ()))
         if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
-            ctx.versions = [t._version for t in kept]
+            ctx.versions = [t._version for t in saved_tensors]
         ctx.made_of = {}  # nodes of links above this one -> their results
         for p in [p for p in plan.entered(part) if p in run.linked] if part.link else ():
             t, node = results[p.at], results[p.at].grad_fn
@@ -427,16 +427,16 @@ class _Node(torch.autograd.Function):
         if ctx.part.link and not (torch.is_grad_enabled() or is_wanted(ctx)):
             return (None, None, None, *[None] * (ctx.size - 2), *gradients, None)
         try:
-            kept = ctx.saved_tensors  # to be unpacked once
+            saved_tensors = ctx.saved_tensors  # to be unpacked once
         except RuntimeError:
-            kept = _unchanged(ctx, gradients)
-            if not kept:
+            saved_tensors = _unchanged(ctx, gradients)
+            if not saved_tensors:
                 raise
-        once = (kept or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+        once = (saved_tensors or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
         if once and not (ctx.part.link or torch.is_grad_enabled()):
-            ctx.before, kept = None, [*kept]
+            ctx.before, saved_tensors = None, [*saved_tensors]
             ctx.maybe_clear_saved_tensors()
-        rows = _rows(ctx, kept, *gradients)
+        rows = _rows(ctx, saved_tensors, *gradients)
         if once:
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
@@ -504,9 +504,9 @@ def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[t
     shown = {plan.tangents[i].of.at: i for i in part.tangents}
     pairs = zip(ctx.places, gradients, strict=False)
     used = {at for place, gradient in pairs if gradient is not None for at in plan.uses[shown[place]]}
-    kept = tuple([saved.data for saved in raw])
-    rows = zip(part.saved, kept, ctx.versions, strict=True)
-    return () if any(t._version != version for at, t, version in rows if at in used) else kept
+    saved_tensors = tuple([saved.data for saved in raw])
+    rows = zip(part.saved, saved_tensors, ctx.versions, strict=True)
+    return () if any(t._version != version for at, t, version in rows if at in used) else saved_tensors
 
 
 def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:

@@ -133,8 +133,8 @@ def _is_norm_again(node: fx.Node, read: set[fx.Node], visible: set[fx.Node]) -> 
     while not any(_is_cheap(user) and len(user.all_input_nodes) > 1 for user in node.users):
         if not _is_cheap(node) or len(node.all_input_nodes) != 1:
             norm: Any = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else node
-            known = norm.target is torch.ops.aten.native_layer_norm.default and MUST_SAVE not in node.meta
-            return known and base_of(norm.args[0]) in read and node not in visible
+            is_norm = norm.target is torch.ops.aten.native_layer_norm.default and MUST_SAVE not in node.meta
+            return is_norm and base_of(norm.args[0]) in read and node not in visible
         node = node.all_input_nodes[0]
     return False
 
