@@ -114,7 +114,7 @@ class InferenceMode:
     def check_written(self, written: Sequence[torch.Tensor], inference_memory: set[int]) -> None:
         """Refuse writes to inference tensors outside of inference mode.
 
-        known: memory of such tensors that were there before the graph, which runs outside in any case.
+        inference_memory: memory of such tensors that were there before the graph, which runs outside in any case.
 
         Raises:
             Break: it is one.
