@@ -14,7 +14,7 @@ from firebrick.artifact import Unit
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import COLUMNS, find_choices
+from firebrick.targets.cpu.choices import BROAD, COLUMNS, find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
@@ -94,8 +94,9 @@ class CpuTarget(Target):
     def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
         """Build the probes that these weights need."""
         if self.vector_bytes and not self.exact:
+            widths = {table.get(self.vector_bytes, 0) for table in (COLUMNS, BROAD)} - {0}
             for kind, detail in {
-                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)
+                kernels for weight in weights for kernels in probes_of(weight, sorted(widths), self.simd)
             }:
                 probe(self, config, kind, detail)
 

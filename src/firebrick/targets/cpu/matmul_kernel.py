@@ -57,7 +57,7 @@ _LEAST = 16
 
 _PANEL = 512
 """Products of a panel."""
-PIECE, CHAIN = 256, 128
+PIECE, CHAIN = 512, 128
 """Products in one chain of additions: of convolutions, and here."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
