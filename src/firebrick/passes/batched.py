@@ -12,22 +12,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import device_of
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import attention_op, linear_op
 from firebrick.passes.alone import ATTENTION, Choose, alone, subject_of
 from firebrick.passes.recipe import RecipeBuilder, emit
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

@@ -14,11 +14,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
@@ -28,12 +31,6 @@ from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL, Choice, Target
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
 
 aten = torch.ops.aten
 mkl, mkldnn = torch.ops.mkl, torch.ops.mkldnn

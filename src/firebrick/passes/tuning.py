@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.artifact import Artifact
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.passes.alone import Form, calls_in, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from firebrick.ir.graph.aten import AtenGraph
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""

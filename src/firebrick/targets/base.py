@@ -6,28 +6,25 @@ No stage knows a machine. Fusion asks its target what pays (`FusionFacts`); what
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import torch
+
+from firebrick.artifact import Unit
+from firebrick.config import Config
 from firebrick.ir.index.expr import Expr, var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.kernels.schedule import Kernel, Schedule
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Buffer, Extern
+from firebrick.ir.loops.values import Table
 from firebrick.targets.driven import View, moves, plan_called
 from firebrick.targets.template_text import Refused, kernel_text, lane_count
 from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import torch
-
-    from firebrick.artifact import Unit
-    from firebrick.config import Config
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.ir.loops.values import Table
 
 __all__ = ["CALL", "Choice", "FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 

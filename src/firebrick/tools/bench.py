@@ -10,6 +10,7 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -17,10 +18,11 @@ from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch.utils._pytree import tree_map
@@ -28,11 +30,6 @@ from torch.utils._pytree import tree_map
 import firebrick
 from firebrick.passes.modules import output_error, tensors_of
 from firebrick.tools.subject import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rich.console import Console
 
 CONTENDERS = ("eager", "firebrick", "torch.compile")
 HEAD = ("model", "contender", "run ms", "x eager", "cold s", "warm s", "error", "peak MiB")
@@ -232,8 +229,9 @@ class Measure:
                 starts = {"first call": row.cold, "warm start": row.warm}
                 told = (f"{name} {value:.2f} s" for name, value in starts.items() if value == value)
                 self.say(row, ", ".join(told) or "ready")
+            exact = self._exact(folder)
             times = self.rounds(sides, seconds)
-            self._compare(sides, folder)
+            self._compare(sides, exact)
             for row in self.rows:
                 if rounds := times.get(row.contender):
                     row.run = statistics.median(chain.from_iterable(rounds))
@@ -277,14 +275,17 @@ class Measure:
             after()
         return times
 
-    def _compare(self, sides: Mapping[str, Process], folder: Path) -> None:
-        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
+    def _exact(self, folder: Path) -> str:
+        """File of float64's results; "" where it does not run in float64."""
         reference, path = Figures(self.model, "eager"), str(folder / "reference.pt")
         with self.process(reference, folder) as double:
-            exact = self._try(reference, double.ask, "reference", path)  # it may not run in float64
+            return path if self._try(reference, double.ask, "reference", path) else ""
+
+    def _compare(self, sides: Mapping[str, Process], exact: str) -> None:
+        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
 
         def compare(row: Figures) -> None:
-            row.error = sides[row.contender].ask("error", path)
+            row.error = sides[row.contender].ask("error", exact)
 
         for row in self.rows if exact else ():
             if row.contender in sides:

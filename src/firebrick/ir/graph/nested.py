@@ -6,16 +6,13 @@ A body is a graph of its own. What it uses from outside comes as arguments: `lif
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils import _pytree as pytree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import fx
 
 CHECKPOINT: Any = getattr(torch.utils.checkpoint.checkpoint, "__wrapped__", torch.utils.checkpoint.checkpoint)
 """`checkpoint` as torch defines it, without what keeps torch's compiler out."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from firebrick.errors import InternalError
+from firebrick.ir.index.expr import Var
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.parse import parse
 from firebrick.ir.loops.program import (
@@ -27,11 +28,6 @@ from firebrick.ir.loops.program import (
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import show
 from firebrick.ir.loops.values import values_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from firebrick.ir.index.expr import Var
 
 
 def check(program: LoopProgram) -> None:

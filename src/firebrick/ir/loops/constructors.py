@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import ZERO, Var, const, floordiv, maximum, minimum, mod
+from firebrick.ir.index.expr import ZERO, Expr, Var, const, floordiv, maximum, minimum, mod
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Value
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from firebrick.ir.index.expr import Expr
 
 
 def constant(value: bool | int | float, dtype: str) -> Const:

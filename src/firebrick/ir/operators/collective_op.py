@@ -6,14 +6,12 @@ order of its calls, so there each collective is one call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Shape = Callable[..., Sequence[Any]]
+Shape = Callable[..., Sequence[Any]]
 
 
 SHAPES: dict[str, tuple[str, Shape]] = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import ONE, Var
@@ -17,10 +17,6 @@ from firebrick.targets.cpu.cpp_types import SCALAR, lane_type
 from firebrick.targets.cpu.lane_values import Values
 from firebrick.targets.cpu.tree_facts import folding_loop, folds, price, transposed, weight, widest
 from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
 
 _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""

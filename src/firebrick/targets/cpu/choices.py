@@ -7,6 +7,7 @@ hand is measured, and where nothing is, or noise hides it, the order is the same
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from firebrick.targets.cpu.epilogue import ACTIVATIONS
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 mkldnn = torch.ops.mkldnn

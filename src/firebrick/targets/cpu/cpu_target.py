@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.artifact import Unit
+from firebrick.config import Config
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.kernels.schedule import Kernel, Schedule
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Buffer, Extern
+from firebrick.ir.loops.values import Table
 from firebrick.targets.base import Choice, FusionFacts, Target
 from firebrick.targets.cpu.choices import BROAD, COLUMNS, find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
@@ -28,16 +34,6 @@ from firebrick.targets.cpu.scalar_functions import ROWS
 from firebrick.targets.cpu.unit_writer import Unit as Writing
 from firebrick.targets.cpu.units import flags_of, kernel_units
 from firebrick.targets.tree_kernels import plan_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from firebrick.config import Config
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.ir.loops.values import Table
-
 
 _CACHE_LINE = 64
 

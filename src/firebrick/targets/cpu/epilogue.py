@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from firebrick.targets.cpu.cpp_types import constant_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",

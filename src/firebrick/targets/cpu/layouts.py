@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from firebrick.ir.index.expr import ONE, Expr, as_expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 Strides = tuple[Expr, ...]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from firebrick.errors import LoweringError
+from firebrick.ir.kernels.schedule import Kernel
 from firebrick.ir.kernels.tree import Acc, Let, Loop, Stmt
 from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
 from firebrick.targets.cpu.body import TILE, Body
@@ -13,11 +14,6 @@ from firebrick.targets.cpu.cpp_types import SCALAR
 from firebrick.targets.cpu.plan import PARALLEL_WORK
 from firebrick.targets.cpu.tree_facts import deepest_loops, folds, weight
 from firebrick.targets.cpu.unit_writer import Local, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.kernels.schedule import Kernel
 
 _CHUNK = 4096
 """Iterations of a vector loop that one thread takes at a time."""

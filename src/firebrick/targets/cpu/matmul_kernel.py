@@ -16,23 +16,20 @@ chains of `CHAIN` products. Scale, bias, what is added and the activation are ap
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
+from firebrick.targets.cpu.unit_writer import Unit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.targets.cpu.unit_writer import Unit
-
-    Points = tuple[str, str, list[str], list[str]]
+Points = tuple[str, str, list[str], list[str]]
 
 OP = "firebrick::linear.out"
 

@@ -6,28 +6,27 @@ Those of graphs, with sizes that each call gives.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from firebrick import _native
 from firebrick.artifact import Artifact
 from firebrick.artifact import Unit as Text
+from firebrick.config import Config
 from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
+from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.matmul_kernel import Linear, form_of
+from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-
-    from firebrick.config import Config
-    from firebrick.targets.cpu.attention_kernel import Attention
     from firebrick.targets.cpu.cpu_target import CpuTarget
-    from firebrick.targets.cpu.panel_kernel import PanelProduct
 
-    Plan = tuple[str, tuple[int, ...]]
+Plan = tuple[str, tuple[int, ...]]
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _KINDS = {"dots": True, "panels": True, "copied": False}

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.config import Config
+from firebrick.targets.base import Choice
 from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
@@ -24,8 +26,6 @@ from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct
 
 if TYPE_CHECKING:
-    from firebrick.config import Config
-    from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn

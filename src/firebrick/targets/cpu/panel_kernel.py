@@ -13,20 +13,17 @@ driver takes all shapes of a unit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import PLANS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::panel_product.out"
 

@@ -7,12 +7,9 @@ Vector rows see b8 as lanes of 0 and -1; comparisons give lanes of 0 and -1 in t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from firebrick.targets.base import FunctionText
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def _both(text: str) -> FunctionText:

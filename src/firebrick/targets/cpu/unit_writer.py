@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.ir.index.expr import Expr, Var
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.targets.cpu.cpp_types import (
     HIDDEN,
     SCALAR,
@@ -21,10 +24,6 @@ from firebrick.targets.cpu.transpose import BLOCK, SHUFFLE, transpose_helper
 from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Value
     from firebrick.targets.cpu.accumulators import AccState
     from firebrick.targets.cpu.cpu_target import CpuTarget
 

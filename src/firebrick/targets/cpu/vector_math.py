@@ -6,10 +6,7 @@ i32, {s} that of u16. `numerics="eager"` does without them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 AVX512 = ("avx512", "avx512_vnni", "avx512_bf16", "avx512_amx")
 """Levels whose vectors have 64 bytes."""
