@@ -424,9 +424,11 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        prepared = []
         if self.measures() and not self.config.autotune:
             for target in self.targets.values():
-                target.prepare([t for t in self.captured.values() if t.device.type == target.name], self.config)
+                weights = [t for t in self.captured.values() if t.device.type == target.name]
+                prepared.append(target.prepare(weights, self.config))
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
@@ -438,6 +440,7 @@ class _Compile:
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
+        del prepared
         return generated
 
     def take_all(self) -> None:

@@ -111,11 +111,13 @@ def prepack_convolution(
         if choose is None or len(forms) < 2 or first.name not in _WRITERS:
             return first
         richest = _match(_Match(node, node, choice=max(forms.values(), key=lambda c: len(c.after))), recipe)
-        part = alone(richest.nodes(), recipe.is_constant)
-        rewrites = {
-            name: partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form) for name, form in forms.items()
-        }
-        return forms[choose(part, rewrites)]
+        rewrites, passes = {}, {}
+        for name, form in forms.items():
+            rewrites[name] = partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form)
+            inside = name == "packed" or ("pad" in form.before and node.meta["val"].dim() < 5)
+            copies = not inside and any(node.args[4])  # type: ignore[arg-type]
+            passes[name] = copies - len(_match(_Match(node, node, choice=form), recipe).nodes())
+        return forms[choose(alone(richest.nodes(), recipe.is_constant), rewrites, passes)]
 
     return _rewrite(graph, targets, form_of)
 

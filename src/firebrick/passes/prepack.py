@@ -97,9 +97,11 @@ def prepack_linear(
         first = next(iter(forms.values()))
         if choose is None or len(forms) < 2 or not isinstance(node.meta["val"].shape[0], int):
             return first
-        part = alone(_followed(node, max(forms.values(), key=lambda c: len(c.after))), recipe.is_constant)
+        chain = _followed(node, max(forms.values(), key=lambda c: len(c.after)))
         rewrites = {name: partial(_rewrite, form_of=lambda *_, form=form: form) for name, form in forms.items()}
-        return forms[choose(part, rewrites)]
+        calls = sum(not shows_memory(n) for n in chain)
+        passes = {name: calls - _calls_of(node, form) for name, form in forms.items()}
+        return forms[choose(alone(chain, recipe.is_constant), rewrites, passes)]
 
     return _rewrite(graph, form_of)
 
@@ -149,6 +151,13 @@ def _ends(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, fx.Node | None
         addition, other = None, None
         tail, fused = _activation(node, choice)
     return addition, other, tail, fused
+
+
+def _calls_of(node: fx.Node, choice: Choice) -> int:
+    """How many calls one kernel takes; less one where loops round its results."""
+    addition, _, tail, _ = _ends(node, choice)
+    rounds = node.meta["val"].dtype is torch.bfloat16 and choice.name not in (*_PACKS, "call")
+    return 1 + (addition is not None) + (tail is not None) - rounds
 
 
 def _followed(node: fx.Node, choice: Choice) -> list[fx.Node]:

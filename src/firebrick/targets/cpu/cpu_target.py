@@ -26,7 +26,7 @@ from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.measured_runs import probe, probes_of
-from firebrick.targets.cpu.measuring import measure
+from firebrick.targets.cpu.measuring import evicting, measure
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.processor import caches, features, processor
@@ -87,14 +87,15 @@ class CpuTarget(Target):
         """Those of matmuls, batches of them, attention, and dense convolutions of images."""
         return measure(self, config, op, args, forms)
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
+    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
         """Build the probes that these weights need."""
-        if self.vector_bytes and not self.exact:
-            widths = {table.get(self.vector_bytes, 0) for table in (COLUMNS, BROAD)} - {0}
-            for kind, detail in {
-                kernels for weight in weights for kernels in probes_of(weight, sorted(widths), self.simd)
-            }:
-                probe(self, config, kind, detail)
+        if not self.vector_bytes or self.exact:
+            return None
+        widths = sorted({table[self.vector_bytes] for table in (COLUMNS, BROAD) if self.vector_bytes in table})
+        kinds = {kernels for weight in weights for kernels in probes_of(weight, widths, self.simd)}
+        for kind, detail in kinds:
+            probe(self, config, kind, detail)
+        return evicting() if kinds else None
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """What kernels written by hand want."""

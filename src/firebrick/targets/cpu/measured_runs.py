@@ -265,7 +265,7 @@ def convolutions(
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
     lanes = target.vector_bytes // 4 if groups == 1 else 1
     part = _Part.of(_PRODUCTS * target.threads, max(lanes, 1), x, weight, how, groups, out)
-    outer, inner, *window = part.weight
+    outer, inner, *_, width = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
     for form, passes in forms.items():
         try:
@@ -276,10 +276,9 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                tile = window[-1], part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
+                tile = width, part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
                 detail = choices[form].options["columns"] or (lanes_of(target.vector_bytes, outer), *tile)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
-                passes -= math.prod(window[:-2]) - 1  # which are timed
         except (RuntimeError, ValueError, KeyError):
             continue
         yield form, _followed(run, (pixels, outer), passes)
