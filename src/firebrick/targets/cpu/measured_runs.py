@@ -71,7 +71,7 @@ def probes_of(weight: torch.Tensor, widths: Sequence[int], simd: str) -> Iterato
         yield MatmulProbe, False
 
 
-_OWN = frozenset({"own", "dots", "panels"})
+_OWN = frozenset({"own", "dots", "panels", "ahead"})
 
 
 def matmuls(
