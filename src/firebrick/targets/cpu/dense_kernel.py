@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import bounds, finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid, panel_floats

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from firebrick.ir.index.expr import ONE, Expr, as_expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ONE, Expr, as_expr, as_int
 from firebrick.ir.loops.program import Ref
 
 Strides = tuple[Expr, ...]
