@@ -224,7 +224,7 @@ _PLAN_PANELS = """\
   s.row = {row}, s.copied = tallest * {row}, s.slot = 0;
   s.ahead = lines ? {chain} * s.k_stride : s.k_stride, s.step = lines ? s.k_stride : (block - 1) / {chain} + 1;
   s.pitch = in_place ? s.k_stride : s.columns;
-  if (packed) s.step = s.tiles * 16 < s.columns ? s.columns / s.tiles : 16, s.ahead = {chain} * s.step;
+  if (packed) s.step = s.tiles * 16 < s.columns ? s.columns / s.tiles / 16 * 16 : 16, s.ahead = {chain} * s.step;
   if (in_place || packed) s.pack = nullptr;"""
 """Of the panels' next piece each tile fetches its share of what is packed ahead, or a row of a turned weight, or each
 chain a row of all panels or, with fewer chains than rows, each tile a line of all rows."""
