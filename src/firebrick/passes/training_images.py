@@ -31,7 +31,7 @@ def _images_last(gm: fx.GraphModule) -> bool:
     wanted = {x for node in convolutions for x in (node, *node.args[: _IMAGES[node.target]])}
     copies: dict[fx.Node, fx.Node] = {}
     for node in [node for node in gm.graph.nodes if node in wanted and node.target in _IMAGES]:
-        for x in node.args[: _IMAGES[node.target]] or node.all_input_nodes:
+        for x in node.args[: _IMAGES[node.target]] or [x for x in node.all_input_nodes if x.meta["val"].dim() == 4]:
             copies[x] = copies.get(x) or emit(node, aten.clone.default, x, memory_format=torch.channels_last)
             node.replace_input_with(x, copies[x])
     propagate_layouts(gm, {copy: x.meta["val"] for x, copy in copies.items()})
