@@ -101,7 +101,9 @@ def test_a_whole_network_copies_what_comes_in_and_weights_alone() -> None:
     copies = joint.graph.find_nodes(op="call_function", target=aten.clone.default)
     read = [node.args[0] for node in copies if node.kwargs.get("memory_format") is torch.channels_last]
     assert [node.name for node in read if node.op == "placeholder"] == ["x", "tangent_0"]
-    assert len(read) == 3  # the other is what was interpolated
+    assert len(read) == 4  # the others are what was interpolated, and of its gradient the part of the channels
+    (back,) = joint.graph.find_nodes(op="call_function", target=aten.upsample_bilinear2d_backward.default)
+    assert back.args[0].target is aten.clone.default
     check = firebrick.compile(Up(), options={"disable_passes": {"images_last"}, "verify_passes": True})
     assert torch.isfinite(check(x)).all()
 
