@@ -365,16 +365,6 @@ def test_changed_convolution_is_seen(change):
     compare(model, run, IMAGE, atol=1e-4)
 
 
-@needs_vectors
-@pytest.mark.parametrize(
-    ("size", "window", "stride", "copies"), [(7, 3, 1, False), (14, 1, 2, False), (3, 3, 1, True), (60, 3, 1, True)]
-)
-def test_large_weights_are_copied_only_for_few_pixels_or_wide_images(size, window, stride, copies):
-    net = nn.Conv2d(512, 512, window, stride, window // 2, bias=False).eval()
-    graph = aten_graph(net, torch.randn(1, 512, size, size))
-    assert (graph.recipe is not None) is copies
-
-
 def test_view_that_channels_last_does_not_allow_gets_a_copy():
     class Patches(nn.Module):
         def __init__(self):

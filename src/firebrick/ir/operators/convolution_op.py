@@ -22,11 +22,7 @@ _PAGE = 1 << 21
 
 
 def empty_in_huge_pages(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """New memory, as far as it fills huge pages in such where the system has them.
-
-    A weight passes through the caches once a call: where few rows are multiplied with it, looking up its pages takes a
-    tenth of the time.
-    """
+    """New memory, whose huge pages need few look-ups as a weight comes from memory: a tenth of the time of few rows."""
     size = math.prod(shape) * like.element_size()
     if size < _PAGE or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return like.new_empty(shape)

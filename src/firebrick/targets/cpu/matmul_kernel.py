@@ -136,7 +136,10 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
               float* const its = to_row + i * s.row;
               int64_t p = 0;
 #pragma GCC unroll 4
-              for (; p + {w} <= part; p += {w}) *({v}u*)(its + p) = fb_read(row + p);
+              for (; p + {w} <= part; p += {w}) {{
+                *({v}u*)(its + p) = fb_read(row + p);
+                __builtin_prefetch(row + count * s.x_stride + p, 0, 3);
+              }}
               if (p < part) *({v}u*)(its + p) = fb_read(row + p, part - p);
             }}
           a = to_row;
@@ -160,7 +163,8 @@ template <typename W> static __attribute__((noinline)) void fb_by_{form}(const f
 `rows / tiles` rows or one more, of `columns` or what is left, in sums of `piece` products. A compiler computes the plan
 of a shape that it knows. Threads share out a grid of parts, those of the same rows side by side, or the products of a
 batch. row: floats between rows of the left factor, which are copied (`copied` floats) where they would lie on the same
-lines of the cache, by tiles or (slot: floats of one) all at once. ahead, step: what is fetched meanwhile."""
+lines of the cache, by tiles (the next one's rows are fetched) or (slot: floats of one) all at once. ahead, step: what
+is fetched meanwhile."""
 
 _DOTS = """\
           const W* const next = w + (n1 + (((t - row_from) * s.ahead + (n - n0)) * s.step >> 16)) * s.n_stride + k;
@@ -217,7 +221,7 @@ _PLAN_DOTS = """\
 _PLAN_PANELS = """\
   const bool turned = s.n_stride != 1, packed = turned && s.k_stride != 1;
   const bool in_place = !turned && s.tiles == 1 && s.outer % {w} == 0 && sizeof(W) == 4;
-  s.piece = packed ? {chain} : fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
+  s.piece = fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
   const int64_t several = {floats} / (s.columns * s.piece), block = s.columns * (several > 1 ? several : 1);
   const bool lines = turned || in_place || s.tiles * (block / s.columns) * ((s.piece - 1) / {chain} + 1) < s.piece;
   s.block = in_place ? groups * s.columns : block;
