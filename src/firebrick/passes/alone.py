@@ -53,6 +53,14 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
+def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """What alone reads one another from the first to the last."""
+    nodes = [first]
+    while nodes[-1] is not last:
+        nodes.append(next(iter(nodes[-1].users)))
+    return nodes
+
+
 def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
     """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
     node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")

@@ -10,6 +10,7 @@ mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,8 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.ir.operators.panel_op import pack_panels_op, panel_convolution_op
+from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
@@ -49,10 +51,7 @@ class Followed:
 
     def nodes(self) -> list[fx.Node]:
         """The convolution and what follows it, in order."""
-        nodes = [self.conv]
-        while nodes[-1] is not self.last:
-            nodes.append(next(iter(nodes[-1].users)))
-        return nodes
+        return chain(self.conv, self.last)
 
     def take(self, attribute: str, operand: fx.Node | None) -> fx.Node | None:
         """The next reader, behind the one that has this operand if there is one."""
@@ -63,11 +62,18 @@ class Followed:
         return reader
 
     def affine(self, recipe: RecipeBuilder) -> fx.Node | None:
-        """The next reader, behind a factor and a summand."""
-        reader = only_reader(self.last)
+        """The next reader, behind a factor and a summand; halves have these in float32 and are rounded behind them."""
+        first, reader, dtype = self.last, only_reader(self.last), self.last.meta["val"].dtype
+        wide = dtype.itemsize == 2 and _is_cast(reader, torch.float32)
+        if wide and reader is not None:
+            self.last, reader = reader, only_reader(reader)
         for name, op in (("scale", aten.mul.Tensor), ("shift", aten.add.Tensor)):
             if reader is not None and reader.target is op and not reader.kwargs:
                 reader = self.take(name, channel_operand(reader, self.last, recipe))
+        if wide and reader is not None and _is_cast(reader, dtype):
+            self.last, reader = reader, only_reader(reader)
+        elif wide:
+            self.last, self.scale, self.shift, reader = first, None, None, only_reader(first)
         return reader
 
     def folded(self, recipe: RecipeBuilder, scaled: bool = True) -> tuple[fx.Node, fx.Node | None, fx.Node | None]:
@@ -141,9 +147,8 @@ def _rewrite(
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     """Whether a convolution is one of a constant weight, of sizes that are numbers; if transposed, of all channels."""
     x, weight, bias, _, _, _, transposed, _, groups = node.args
-    if (transposed and groups != 1) or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
-        return False
-    if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
+    read: Any = (weight,) if bias is None else (weight, bias)
+    if (transposed and groups != 1) or not all(map(recipe.is_constant, read)) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
     image, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
     if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
@@ -178,6 +183,10 @@ def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
         if fused is not None and reader.meta["val"].dtype == matched.conv.meta["val"].dtype:
             matched.fused, matched.last = fused, reader
     return matched
+
+
+def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
+    return node is not None and node.target is aten._to_copy.default and dict(node.kwargs) == {"dtype": dtype}
 
 
 def only_reader(node: fx.Node) -> fx.Node | None:
@@ -295,6 +304,23 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
     return call
 
 
+def _tiles(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """Of bfloat16, by tiles whose rows are what a window covers, finished in float32 and rounded once."""
+    x, _, _, *how = matched.conv.args[:6]
+    outer, inner, *window = w.meta["val"].shape
+    rows = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 1, 0])
+    rows = recipe.call(f"{w.name}_rows", aten.reshape.default, rows, [math.prod(window) * inner, outer])
+    packed = recipe.call(f"{w.name}_tiles", pack_panels_op, rows, *matched.choice.options.values())
+    wide = b and recipe.cast(b, torch.float32)
+    read, bias, factor = (v and recipe.use(v, matched.last) for v in (packed, wide, scale))
+    fused = matched.fused
+    args = (x, read, outer, bias, fused.attr, list(fused.scalars), factor, matched.other, window, *how)
+    with recipe.aten.gm.graph.inserting_before(matched.last):
+        call = recipe.aten.gm.graph.call_function(panel_convolution_op, args)
+    call.meta = dict(matched.last.meta)
+    return call
+
+
 def _is_border(x: fx.Node) -> bool:
     """Whether a node puts zeros around images."""
     if x.target is not aten.constant_pad_nd.default or x.kwargs or len(x.args) > 3 or any(x.args[2:]):
@@ -308,6 +334,7 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
     x, _, _, stride, padding, dilation, transposed, more, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
     image = x.meta["val"]  # type: ignore[union-attr]
+    w, b = recipe.cast(w, image.dtype), b and recipe.cast(b, image.dtype)
     shape = [padding, *([more] if transposed else []), stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
@@ -349,6 +376,6 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
 
 _TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
-_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
+_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call, "tiles": _tiles}
 _WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

@@ -24,7 +24,7 @@ def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor
     Raises:
         LoweringError: an op can't take the new layout.
     """
-    moved: dict[fx.Node, Any] = dict(changed)
+    moved: dict[fx.Node, Any] = {n: v for n, v in changed.items() if n.meta["val"].stride() != v.stride()}
     for node in list(gm.graph.nodes):
         if node.op == "output":
             _restore(gm, node, moved)
@@ -61,7 +61,9 @@ def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> 
     except (RuntimeError, ValueError):
         for source in node.all_input_nodes:
             if source in moved:
-                node.replace_input_with(source, _contiguous(gm, source, node))
+                copy = _as_before(gm, source, None, node, memory_format=torch.contiguous_format)
+                copy.meta["val"] = _run(copy)
+                node.replace_input_with(source, copy)
         after = _run(node)
     if laid_out(after) != laid_out(before):
         node.meta["val"] = after
@@ -104,12 +106,6 @@ def _as_before(gm: fx.GraphModule, node: fx.Node, value: Any, user: fx.Node, **h
     with gm.graph.inserting_before(user):
         copy = gm.graph.call_function(aten.clone.default, (node,), how)
     copy.meta = {"val": value, "stack": node.meta.get("stack", ())}
-    return copy
-
-
-def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
-    copy = _as_before(gm, node, None, before, memory_format=torch.contiguous_format)
-    copy.meta["val"] = _run(copy)
     return copy
 
 

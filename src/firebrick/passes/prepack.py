@@ -23,7 +23,7 @@ from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
@@ -157,11 +157,7 @@ def _ends(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, fx.Node | None
 def _followed(node: fx.Node, choice: Choice) -> list[fx.Node]:
     """A matmul and what follows it in one kernel."""
     addition, _, tail, _ = _ends(node, choice)
-    last = tail or addition or node
-    chain = [node]
-    while chain[-1] is not last:
-        chain.append(next(iter(chain[-1].users)))
-    return chain
+    return chain(node, tail or addition or node)
 
 
 def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, torch.Tensor]:
@@ -204,48 +200,38 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     result, before = _viewed(graph, call, last, last), last.meta["val"]
     last.replace_all_uses_with(result)
     graph.erase_node(last)
+    _drop(tail, call)
+    return result, before
+
+
+def _drop(tail: fx.Node | None, call: fx.Node) -> None:
+    """Take out an activation that a call does."""
     if tail is not None:
         absorb(call, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
-        graph.erase_node(tail)
-    return result, before
+        tail.graph.erase_node(tail)
 
 
 def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
     """A product of bfloat16 factors in float32, with a constant bias and an activation; loops round."""
     bias, x, weight = _factors(node)
-    graph = recipe.aten.gm.graph
     inside = bias is not None and recipe.is_constant(bias)
     tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
     wide_bias = _wide_bias(bias, recipe, node) if inside else None
     read = without_gaps(weight, recipe, node)
-    with graph.inserting_before(node):
-        product = graph.call_function(
-            linear_op, (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
-        )
-        val = node.meta["val"]
-        with val.fake_mode:
-            product.meta = {**node.meta, "val": val.float()}
-        if bias is not None and not inside:
-            summed = graph.call_function(aten.add.Tensor, (product, bias))
-            summed.meta = dict(product.meta)
-            product = summed
-        rounded = graph.call_function(aten._to_copy.default, (product,), {"dtype": torch.bfloat16})
-    rounded.meta = dict(node.meta)
-    node.replace_all_uses_with(rounded)
-    graph.erase_node(node)
-    if tail is not None:
-        absorb(product, [tail])
-        tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
-        graph.erase_node(tail)
+    args = (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
+    product = emit(node, linear_op, *args)
+    summed = emit(node, aten.add.Tensor, product, bias) if bias is not None and not inside else product
+    node.replace_all_uses_with(emit(node, aten._to_copy.default, summed, dtype=torch.bfloat16))
+    node.graph.erase_node(node)
+    _drop(tail, product)
 
 
 def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> fx.Node | None:
     """A bias as float32."""
     if bias is None or not recipe.is_constant(bias):
         return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
-    wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
-    return recipe.use(wide, before)
+    return recipe.use(recipe.cast(recipe.copy(bias), torch.float32), before)
 
 
 def _named(form: Choice) -> list[str]:

@@ -68,20 +68,27 @@ def _smaller_query(x: Tensor, y: Tensor, c: float) -> bool | str:
     return (c != 0 and x.shape[-1] < y.shape[-2]) or "the query is not smaller than the scores"
 
 
+def _scaled_matmuls(spelling: str, by: Callable[[Any, Any], Any], where: Any = None) -> tuple[Rule, ...]:
+    return (
+        _rule(
+            f"fold_{spelling}_into_linear",
+            lambda x, w, b, c: by(F.linear(x, w, b), c),
+            lambda x, w, b, c: F.linear(x, by(w, c), by(b, c)),
+            *("w", "b"),
+            where=where,
+        ),
+        _rule(
+            f"fold_{spelling}_into_query",
+            lambda x, y, c: by(x @ y.transpose(-1, -2), c),
+            lambda x, y, c: by(x, c) @ y.transpose(-1, -2),
+            where=_smaller_query,
+        ),
+    )
+
+
 FOLD_INTO_MATMUL = (
-    _rule(
-        "fold_div_into_linear",
-        lambda x, w, b, c: F.linear(x, w, b) / c,
-        lambda x, w, b, c: F.linear(x, w / c, b / c),
-        *("w", "b"),
-        where=_not_zero,
-    ),
-    _rule(
-        "fold_mul_into_linear",
-        lambda x, w, b, c: F.linear(x, w, b) * c,
-        lambda x, w, b, c: F.linear(x, w * c, b * c),
-        *("w", "b"),
-    ),
+    *_scaled_matmuls("div", operator.truediv, _not_zero),
+    *_scaled_matmuls("mul", operator.mul),
     _rule(
         "fold_add_into_linear",
         lambda x, w, b, c: F.linear(x, w, b) + c,
@@ -96,18 +103,6 @@ FOLD_INTO_MATMUL = (
         where=_not_zero,
     ),
     _rule("fold_div_into_matmul", lambda x, w, c: (x @ w) / c, lambda x, w, c: x @ (w / c), "w", where=_not_zero),
-    _rule(
-        "fold_mul_into_query",
-        lambda x, y, c: (x @ y.transpose(-1, -2)) * c,
-        lambda x, y, c: (x * c) @ y.transpose(-1, -2),
-        where=_smaller_query,
-    ),
-    _rule(
-        "fold_div_into_query",
-        lambda x, y, c: (x @ y.transpose(-1, -2)) / c,
-        lambda x, y, c: (x / c) @ y.transpose(-1, -2),
-        where=_smaller_query,
-    ),
 )
 """linear(x, w, b) / c -> linear(x, w / c, b / c) and its kin; weights must be constants, so that it costs nothing"""
 

@@ -6,6 +6,7 @@ No stage knows a machine. Fusion asks its target what pays (`FusionFacts`); what
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,8 +20,6 @@ from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     import torch
 
     from firebrick.artifact import Unit

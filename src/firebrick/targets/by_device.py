@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from firebrick.targets.cpu.cpu_target import detect
 from firebrick.targets.cuda.cuda_target import find_card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from firebrick.config import Config
     from firebrick.targets.base import Target
 

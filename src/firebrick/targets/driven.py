@@ -6,6 +6,7 @@ A library call, and a copy between the host's memory and the target's, is a kern
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -22,8 +23,6 @@ from firebrick.ir.loops.dtypes import DTYPES, enum_value
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from firebrick.config import Config
     from firebrick.targets.base import Target
 

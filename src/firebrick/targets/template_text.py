@@ -9,6 +9,7 @@ for i0 in 4:                               def k0(a0, a1):
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from firebrick.errors import CompileError
@@ -18,8 +19,6 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store, Va
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, reduction_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from firebrick.ir.kernels.schedule import Kernel
     from firebrick.targets.base import Target
 

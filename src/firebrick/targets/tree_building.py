@@ -12,6 +12,7 @@ Under the outer loops that all statements share, each inner loop does as much as
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import Rewriter, children_of, ordered, roots_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.kernels.groups import Statement
     from firebrick.ir.kernels.tree import Stmt

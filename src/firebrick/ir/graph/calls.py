@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _OPERATORS = {
     operator.truediv: "div", operator.floordiv: "floor_divide", operator.mod: "remainder",

@@ -9,8 +9,9 @@ in place of the second's, is what every stretch left out would have become (`fir
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,10 +19,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.errors import LoweringError
 from firebrick.runtime.bits import bits_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _FEWEST_CALLS = 4
 """Calls that make a stretch worth it."""

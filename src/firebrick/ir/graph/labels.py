@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ import torch
 from firebrick.ir.graph.calls import VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from torch import fx
 
     from firebrick.errors import UserLocation

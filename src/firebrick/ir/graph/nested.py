@@ -6,6 +6,7 @@ A body is a graph of its own. What it uses from outside comes as arguments: `lif
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,6 @@ import torch.utils.checkpoint
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from torch import fx
 
 CHECKPOINT: Any = getattr(torch.utils.checkpoint.checkpoint, "__wrapped__", torch.utils.checkpoint.checkpoint)

@@ -12,13 +12,11 @@ Division and modulus are Python's: rounded down, the sign of the divisor.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable, Mapping
 from math import gcd
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from firebrick.ir.index.intern import RECENT, Interned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
 __all__ += ["as_expr", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]

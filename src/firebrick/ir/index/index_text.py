@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from firebrick.ir.index.expr import Expr, const, maximum, minimum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 _SIGNS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

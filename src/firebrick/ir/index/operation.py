@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var, as_expr
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _SIGNS: dict[type[Expr], str] = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,9 +22,6 @@ from firebrick.errors import DataDecides, SizesRefused
 from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
 from firebrick.ir.index.index_text import parse
 from firebrick.ir.index.number import NeedsNumber
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _MOST = (1 << 62) - 1
 """No size is larger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.program import Extern, Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     Step = Launch | Extern
 
 

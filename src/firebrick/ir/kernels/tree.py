@@ -7,6 +7,7 @@ parameters a0, a1...; loop variables i0, i1...; lets h0...; accumulators r0...; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from firebrick.ir.loops.program import Axis, Load, Store
 from firebrick.ir.loops.values import roots_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Value
 

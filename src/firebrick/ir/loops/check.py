@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
@@ -29,8 +30,6 @@ from firebrick.ir.loops.show import show
 from firebrick.ir.loops.values import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from firebrick.ir.index.expr import Var
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,6 @@ from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Red
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from firebrick.ir.index.expr import Expr
 
 

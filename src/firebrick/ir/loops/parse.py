@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -41,9 +42,6 @@ from firebrick.ir.loops.program import (
 )
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import INFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class LoopSyntaxError(FirebrickError, ValueError):

@@ -11,6 +11,7 @@ checks and simplification, and `loops.show` and `loops.parse` print and read pro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,8 +20,6 @@ from weakref import WeakValueDictionary
 from firebrick.ir.index.expr import ONE, ZERO
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from firebrick.ir.index.expr import Expr, Var
 
 # ---------------------------------------------------------------- buffers

@@ -10,6 +10,7 @@ Floating-point functions compute in f32 or f64: rules cast bf16 and f16 to f32 f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ import torch
 from firebrick.ir.loops.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import Tensor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from firebrick.ir.loops.program import (
     contiguous_strides,
 )
 from firebrick.ir.loops.values import children_of, values_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",

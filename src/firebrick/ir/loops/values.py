@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, S
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from firebrick.ir.index.expr import Expr, Var
     from firebrick.ir.loops.program import Axis, Value
 

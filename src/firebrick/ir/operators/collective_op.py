@@ -6,13 +6,12 @@ order of its calls, so there each collective is one call.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     Shape = Callable[..., Sequence[Any]]
 
 

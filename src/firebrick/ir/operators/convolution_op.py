@@ -6,16 +6,14 @@ Compiled graphs have generated kernels instead of the call (`dense_kernel.py` an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from firebrick.ir.operators.definition import define
 from firebrick.ir.operators.linear_op import ACTIVATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,15 +6,13 @@ what it computes, for prints, the interpreter and eager kernels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from firebrick.ir.operators.definition import define
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 ACTIVATIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     "none": lambda x: x, "relu": F.relu, "hardtanh": F.hardtanh, "gelu": F.gelu,

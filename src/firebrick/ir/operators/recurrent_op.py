@@ -7,6 +7,7 @@ a layer of LSTM whose gradients are wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,6 @@ import torch
 from firebrick.ir.operators.definition import LIBRARY, define
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from torch import Tensor
 
 

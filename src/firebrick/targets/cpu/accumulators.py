@@ -39,6 +39,10 @@ class AccState:
         """C++ name of the position."""
         return f"{self.code}_at{copy}"
 
+    def copied(self) -> list[str]:
+        """Subscripts of the copies."""
+        return [f"[{k}]" for k in range(self.copies)] if self.copies > 1 else [""]
+
 
 def sums(state: AccState) -> bool:
     """Whether rounding errors add up in it."""
@@ -117,8 +121,7 @@ def _cut(out: Values, new: str, state: AccState, lanes: Lanes) -> str:
 def add_partial(out: Values, total: str, part: str, state: AccState) -> None:
     """total = total + part, for each copy."""
     sign = "+" if state.acc.reduction == "sum" else "*"
-    copies = [f"[{k}]" for k in range(state.copies)] if state.copies > 1 else [""]
-    for k in copies:
+    for k in state.copied():
         out.line(f"{total}{k} = {total}{k} {sign} {part}{k};")
 
 
@@ -126,7 +129,6 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
     """Make one value of lanes and copies, known from now on by the accumulator's name; returns names of the value and
     of its position."""
     name, dtype = state.acc.name, state.acc.dtype
-    copies = [f"[{k}]" for k in range(state.copies)] if state.copies > 1 else [""]
     if state.positions:
         best = out.fresh("b")
         at = "&" if state.copies == 1 else ""
@@ -136,7 +138,7 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
         out.locals[name] = Local(f"{best}at", False)
         return best, f"{best}at"
     combine = COMBINE[state.acc.reduction]
-    parts = [state.code + k for k in copies]
+    parts = [state.code + k for k in state.copied()]
     # Types of vectors follow the lanes of the moment; here there is no loop around.
     out.lanes = Lanes(var("lane"), state.lanes)
     while len(parts) > 1:

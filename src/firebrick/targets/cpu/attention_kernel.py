@@ -7,6 +7,7 @@ ahead of the last one, or beyond the last one that the values of a mask let the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from firebrick.targets.cpu.matmul_kernel import CHAIN, MOST_ROWS, POINTS, REGIST
 from firebrick.targets.cpu.tiles import ROW, panels, tile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::attention.out"

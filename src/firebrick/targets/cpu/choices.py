@@ -7,6 +7,7 @@ hand is measured, and where nothing is, or noise hides it, the order is the same
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from firebrick.targets.cpu.matmul_kernel import PIECE
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 mkldnn = torch.ops.mkldnn
@@ -59,10 +58,11 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         return (*_panel_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
     choices = [*_OPS[op](columns, *args), CALL]
-    half = op == "aten::mm" and args[1].dtype is torch.bfloat16
-    if half and target.simd in BF16_LEVELS:
-        choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
-    elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+    half = op in _TILED and args[1].dtype is torch.bfloat16
+    tiled = op == "aten::mm" or (half and args[1].dim() == 4 and args[5] == 1 and min(args[3]) >= 0)
+    if half and target.simd in BF16_LEVELS and tiled:
+        choices.append(Choice("tiles", _TILES, _TILED[op], options={"columns": columns, "depth": HALVES}))
+    elif half and op == "aten::mm" and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
         choices.append(Choice("wide", _PACKED))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
@@ -118,7 +118,8 @@ def _convolution(
     padded, whichever is likely quicker, "clipped" and "padded" are the other way."""
     del dilation
     outer, inner, *window = weight.shape
-    library = _packed(out, 1 + (groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG))
+    long = out.dtype is torch.float32 and groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG
+    library = _packed(out, 1 + long)
     if not library or not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
         return library
     thin = len(window) == 3 and window[0] > 1 and inner * math.prod(window[1:]) < _LEAST_OF_VOLUMES
@@ -162,6 +163,7 @@ def _panel_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
     return [Choice("own", 0.5, options=options)] if columns and inner and outer else []
 
 
+_TILED = {"aten::mm": _HALF, "aten::convolution": _WRITTEN}
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention, "firebrick::recurrent": _recurrent,
     "aten::convolution": _convolution, "aten::conv_transpose": lambda _, *args: _packed(args[-1]),

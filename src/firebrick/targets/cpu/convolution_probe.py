@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from firebrick.config import Config

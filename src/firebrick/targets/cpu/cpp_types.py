@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.vector_math import AVX512
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 SCALAR: Mapping[str, str] = {
     "f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,6 @@ from firebrick.targets.cpu.units import flags_of, kernel_units
 from firebrick.targets.tree_kernels import plan_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from firebrick.config import Config
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.kernels.schedule import Kernel, Schedule

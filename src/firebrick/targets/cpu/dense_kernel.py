@@ -9,6 +9,7 @@ the input of others is padded by a loop before.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,10 @@ from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid, panel_floats
-from firebrick.targets.cpu.tiles import pixels
+from firebrick.targets.cpu.tiles import CLIP, pixels
 from firebrick.targets.cpu.transpose import transpose_helper
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
@@ -169,16 +168,8 @@ struct fb_given {
   const float* of(void* const* args) const { return place < 0 ? nullptr : (const float*)args[place] + offset; }
 };
 struct fb_piece { int64_t row, runs, place, size, channel, channels; };
-static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {
-  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
-  const int64_t end = most < before ? before : most < n ? most : n;
-  __builtin_memset(to, 0, before * sizeof(float));
-  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(float));
-  __builtin_memset(to + end, 0, (n - end) * sizeof(float));
-}
 """
-"""One of a kernel's arguments, and where in it to begin, none where the place is negative; a part of a sum; and a copy
-of n elements of a line of `size` elements, from `from` on, zeros outside."""
+"""One of a kernel's arguments, and where in it to begin, none where the place is negative; and a part of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +245,7 @@ class Call:
 
     def entry(self, unit: Unit, name: str, kind: str, driver: str, count: int, shape: Mapping[str, Field]) -> str:
         """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
+        unit.helpers.setdefault("fb_clip", CLIP)
         unit.helpers.setdefault("fb_shared", _SHARED)
         unit.helpers.setdefault(f"fb_{kind}", driver)
         text = ", ".join(f".{field} = {_written(value)}" for field, value in self.fields(shape).items())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from firebrick.targets.cpu.tiles import reading
 
+if TYPE_CHECKING:
     from firebrick.targets.cpu.unit_writer import Unit
 
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
@@ -26,7 +27,7 @@ ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], st
 
 _FINISH = """\
 static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float* scale, const float* bias,
-    const float* other, int64_t pitch, int64_t rows, int64_t n) {{
+    const {t}* other, int64_t pitch, int64_t rows, int64_t n{out}) {{
   for (int64_t j = 0; j < n; j += {w}) {{
     const int64_t m = n - j < {w} ? n - j : {w};
     const {v} factor = scale ? {v}_load(scale + j, m) : {v}_of(1.0f);
@@ -34,19 +35,26 @@ static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float*
     if (m == {w})
       for (int64_t r = 0; r < rows; r++) {{
         {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
-        if (other) y += *(const {v}u*)(other + r * pitch + j);
-        *({v}u*)(c + r * ldc + j) = {function};
+        if (other) y += fb_read(other + r * pitch + j);
+        *({s}u*)({to} + j) = {rounded}({function});
       }}
     else
       for (int64_t r = 0; r < rows; r++) {{
         {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
-        if (other) y += {v}_load(other + r * pitch + j, m);
-        {v}_store(c + r * ldc + j, {function}, m);
+        if (other) y += fb_read(other + r * pitch + j, m);
+        {s}_store({to} + j, {rounded}({function}), m);
       }}
   }}
 }}
 """
 """For all strides: kernels of a unit share it. Times 1 and plus -0 change no bit of a number."""
+_ROUNDED = """\
+static inline {s} {rounded}({v} y) {{
+  {s} x;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(x) : "v"(y));
+  return x;
+}}
+"""
 
 
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
@@ -55,9 +63,16 @@ def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) ->
     return ACTIVATIONS[attr](lambda f: unit.inline(f, lanes), scalars).replace("{zero}", f"{v}{{}}")
 
 
-def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
-    """Name of the function that finishes any number of rows and columns, of any strides."""
+def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...], rounds: bool = False) -> str:
+    """Name of the function that finishes any number of rows and columns, of any strides; in place, or as bfloat16."""
     v, function = unit.vector("f32", lanes), activation(unit, lanes, attr, scalars)
-    name = f"fb_finish_{attr}_{hashlib.blake2s(function.encode(), digest_size=3).hexdigest()}_{v}"
-    unit.helpers.setdefault(name, _FINISH.format(name=name, v=v, w=lanes, function=function))
+    digest = hashlib.blake2s(function.encode(), digest_size=3).hexdigest()
+    name = f"fb_{'round' if rounds else 'finish'}_{attr}_{digest}_{v}"
+    types = {"t": "float", "s": v, "rounded": "", "to": "c + r * ldc", "out": ""}
+    if rounds:
+        types = {"t": "uint16_t", "s": unit.vector("u16", lanes), "rounded": f"fb_rounded_{v}", "to": "out + r * pitch"}
+        types["out"] = ", uint16_t* out"
+        unit.helpers.setdefault(types["rounded"], _ROUNDED.format(v=v, **types))
+    reading(unit, lanes)
+    unit.helpers.setdefault(name, _FINISH.format(name=name, v=v, w=lanes, function=function, **types))
     return name

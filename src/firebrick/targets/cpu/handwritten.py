@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from firebrick.ir.kernels.groups import PlannedLaunch
@@ -15,8 +16,6 @@ from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.recurrent_kernel import Recurrent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from firebrick.ir.index.expr import Expr
     from firebrick.ir.loops.program import Buffer, Extern
     from firebrick.targets.cpu.unit_writer import Unit
@@ -25,7 +24,7 @@ Shape = Linear | Call | Recurrent | PanelProduct | Attention
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,
-    panel_kernel.OP: PanelProduct.of, attention_kernel.OP: Attention.of,
+    **dict.fromkeys(panel_kernel.OPS, PanelProduct.of), attention_kernel.OP: Attention.of,
 }  # fmt: skip
 """Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 

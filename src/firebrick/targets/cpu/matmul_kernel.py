@@ -16,6 +16,7 @@ chains of `CHAIN` products. Scale, bias, what is added and the activation are ap
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,6 @@ from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
-
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 
@@ -368,12 +367,8 @@ class Linear:
         left = self.outer % (2 * lanes) if isinstance(self.outer, int) else 0
         last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
         whole = table(partial(tile, unit, lanes, vectors=2, last=lanes), () if left == self.outer else heights)
-        return (
-            "{0}_whole, {0}_other",
-            str(2 * lanes),
-            whole,
-            table(partial(tile, unit, lanes, **last), heights if left else ()),
-        )
+        rest = table(partial(tile, unit, lanes, **last), heights if left else ())
+        return "{0}_whole, {0}_other", str(2 * lanes), whole, rest
 
     def _driver(self, unit: Unit, form: str, lanes: int, most: int) -> None:
         """What all matmuls of a form have in common."""

@@ -6,6 +6,7 @@ Those of graphs, with sizes that each call gives.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from firebrick import _native
@@ -18,8 +19,6 @@ from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
 
     from firebrick.config import Config

@@ -8,6 +8,7 @@ with does not. Bounded: forms that fall behind drop out, and a large shape stand
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from timeit import repeat, timeit
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from firebrick.targets.cpu.measured_runs import Run, attentions, batches, convol
 from firebrick.targets.cpu.processor import caches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
 

@@ -8,6 +8,7 @@ alone, not on threads.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from firebrick.targets.cpu.matmul_kernel import REGISTERS
 from firebrick.targets.cpu.tiles import dot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from firebrick.ir.index.expr import Expr
     from firebrick.targets.cpu.unit_writer import Unit
 

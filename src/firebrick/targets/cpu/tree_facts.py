@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, Stmt, all_statements, computed
@@ -11,9 +11,6 @@ from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import children_of, values_of
 from firebrick.targets.cpu.plan import is_near
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def roots(body: Iterable[Stmt]) -> list[Value]:

@@ -7,6 +7,7 @@ from the OpenMP runtime that torch has loaded, both found by name when a unit is
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from firebrick.config import Config
     from firebrick.ir.kernels.schedule import Schedule
     from firebrick.targets.cpu.cpu_target import CpuTarget
