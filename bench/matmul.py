@@ -56,7 +56,7 @@ CONVOLUTIONS = (
     *("224x224x3-768-16/16", "512x512x3-32-7/4", "128x128x32-32-8/8", "128x128x32-64-3/1", "64x64x128-64-3/1"),
 )
 """ResNet-50's, MobileNet's first, ViT's and SegFormer's patches, a U-Net's."""
-_COLUMNS = ("own", "dots", "panels", "dense", "matmul", "packed", "mkl", "call")
+_COLUMNS = ("own", "dots", "panels", "ahead", "dense", "matmul", "packed", "mkl", "call")
 _PEAK = """
 typedef float V __attribute__((vector_size({nbytes})));
 float peak(long n) {{

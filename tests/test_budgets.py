@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 75_800
+PACKAGE_LINES = 75_236
 FOLDER_LINES = {
-    "": 1_722,
-    "api": 2_875,
-    "backends": 1_422,
-    "capture": 23_436,
-    "extend": 2_690,
-    "fakes": 3_270,
-    "fuse": 1_930,
-    "host": 470,
-    "ir": 5_366,
-    "lower": 3_920,
+    "": 1_708,
+    "api": 2_838,
+    "backends": 1_387,
+    "capture": 23_422,
+    "extend": 2_656,
+    "fakes": 3_240,
+    "fuse": 1_891,
+    "host": 468,
+    "ir": 5_314,
+    "lower": 3_865,
     "native": 6_036,
     "passes": 3_090,
-    "runtime": 2_221,
-    "targets": 7_470,
-    "tools": 3_856,
-    "torchscript": 1_187,
-    "trace": 4_866,
+    "runtime": 2_204,
+    "targets": 7_449,
+    "tools": 3_811,
+    "torchscript": 1_178,
+    "trace": 4_805,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
@@ -41,7 +41,7 @@ CUDA = [
     *PACKAGE.glob("passes/cuda_*"),
     *PACKAGE.glob("lower/cuda_*"),
 ]
-CUDA_LINES = 5_520
+CUDA_LINES = 5_426
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

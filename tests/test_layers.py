@@ -47,6 +47,36 @@ def test_only_config_reads_the_environment():
     assert readers <= allowed
 
 
+def loaded_with(graph, start):
+    """What importing a module runs: the modules that it imports, and the packages around them."""
+    loaded, todo = set(), [start]
+    while todo:
+        module = todo.pop()
+        names = [found.split(".") for found in graph.find_modules_directly_imported_by(module)]
+        around = {".".join(parts[:end]) for parts in names for end in range(2, len(parts) + 1)}
+        running = (f"{start}.", f"{module}.")
+        new = {name for name in around - loaded if not any(inner.startswith(f"{name}.") for inner in running)}
+        loaded |= new
+        todo += new
+    return loaded
+
+
+def test_imports_for_types_alone_are_of_modules_that_load_this_one():
+    graph = grimp.build_graph("firebrick", exclude_type_checking_imports=True)
+    needless = []
+    for path in FILES:
+        own = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        blocks = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+        for name, line in (row for block in blocks for row in imported_names(block)):
+            module = name if name in graph.modules else name.rpartition(".")[0]
+            folders = own.split(".")[1], module.split(".")[1]
+            if module == "firebrick._native" or folders == ("runtime", "ir"):
+                continue  # types of the extension, which has none, and of what runs without the compiler
+            if own not in loaded_with(graph, module):
+                needless.append(f"{path.name}:{line} imports {name}")
+    assert not needless, "what is imported anyway needs no TYPE_CHECKING"
+
+
 def test_no_import_cycles():
     graph = grimp.build_graph("firebrick", exclude_type_checking_imports=True)
     modules = TopologicalSorter()

@@ -12,6 +12,7 @@ from torch import nn
 import firebrick
 from firebrick.config import Config
 from firebrick.errors import CacheError
+from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.report import recorder
 from firebrick.targets.cpu import measured_runs, measuring
 from firebrick.targets.cpu.choices import COLUMNS
@@ -26,6 +27,7 @@ needs_mkl = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="MK
 OPS = {
     "own": "firebrick.linear",
     "dots": "'dots'",
+    "ahead": "'ahead'",
     "packed": "mkldnn._linear_pointwise",
     "mkl": "mkl._mkl_linear",
     "call": "addmm",
@@ -48,7 +50,7 @@ class Turned(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(48, 40)), nn.Parameter(torch.randn(40))
+        self.weight, self.bias = nn.Parameter(torch.randn(48, 64)), nn.Parameter(torch.randn(64))
 
     def forward(self, x):
         return torch.relu(torch.addmm(self.bias, x, self.weight))
@@ -205,6 +207,9 @@ def test_functions_of_any_shape_compute_the_same_as_the_library(cache, tmp_path)
             weight = torch.randn(outer, inner).t() if turned else torch.randn(inner, outer)
             probe.run(probe.plan(form, (rows, inner, outer), turned), (x, weight, bias), out)()
             torch.testing.assert_close(out, torch.addmm(bias, x, weight), atol=1e-4, rtol=1e-4)
+        packed = pack_convolution_op(weight.t()[:, :, None, None], target.vector_bytes // 2)
+        probe.run(probe.plan("ahead", (rows, inner, outer), True), (x, packed, bias), out)()
+        torch.testing.assert_close(out, torch.addmm(bias, x, weight), atol=1e-4, rtol=1e-4)
 
 
 def test_batches_of_any_shape_are_the_librarys(tmp_path):

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import CacheError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCHEMA = 4
 """Version of the file format and of the host table; files of another version are not read."""

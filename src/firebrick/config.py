@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from firebrick.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 _PREFIX = "FIREBRICK_"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.ir.graph.calls import is_mutating
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import fx
 
 _KEEP_STATISTICS = frozenset({"batch_norm", "instance_norm"})
 _MOST_UNDONE = 1 << 16

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import platform
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +24,7 @@ from firebrick import fuse, host, lower, passes, runtime, trace
 from firebrick.artifact import SCHEMA, Artifact
 from firebrick.backends.aten import results_of, run_aten, with_views
 from firebrick.capture.wrappers import Unwrap, Wrap
+from firebrick.config import Config
 from firebrick.eager_graph import run_eagerly
 from firebrick.errors import (
     CompileError,
@@ -35,20 +37,23 @@ from firebrick.errors import (
     SizesRefused,
     WrapperRefused,
 )
-from firebrick.extend.claimed_group import groups_in
+from firebrick.extend import PassReport
+from firebrick.extend.claimed_group import CompiledGroup, groups_in
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.mutation import tells_views
 from firebrick.fakes.node_values import number_nodes, release, values_for
 from firebrick.fakes.segments import Segments, is_cut, of_data, segments
 from firebrick.gc_pause import collector_paused
-from firebrick.ir.graph.equal_layers import NotAlike, find_repeat, shortened
+from firebrick.ir.graph.aten import AtenGraph
+from firebrick.ir.graph.equal_layers import NotAlike, Repeat, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
 from firebrick.ir.index.index_text import parse
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
-from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.loops.check import check as check_loops
+from firebrick.ir.loops.program import LoopProgram
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes import branches, cuda_search, tuning
 from firebrick.report import recorder
@@ -58,18 +63,7 @@ from firebrick.trace import cpu_part, graph_key, literals
 from firebrick.trace.trace_state import TracingState, fakes_of
 from firebrick.version import VERSION
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from firebrick.config import Config
-    from firebrick.extend import PassReport
-    from firebrick.extend.claimed_group import CompiledGroup
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.ir.graph.equal_layers import Repeat
-    from firebrick.ir.kernels.schedule import Schedule
-    from firebrick.ir.loops.program import LoopProgram
-
-    Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
+Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
 
 _NOT_IN_KEY = {
     *("strict", "check", "stages", "skip_frames", "debug", "dump", "recompile_limit", "dynamic", "fullgraph", "graphs"),
@@ -430,9 +424,11 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        prepared = []
         if self.measures() and not self.config.autotune:
             for target in self.targets.values():
-                target.prepare([t for t in self.captured.values() if t.device.type == target.name], self.config)
+                weights = [t for t in self.captured.values() if t.device.type == target.name]
+                prepared.append(target.prepare(weights, self.config))
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
@@ -444,6 +440,7 @@ class _Compile:
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
+        del prepared
         return generated
 
     def take_all(self) -> None:

@@ -11,15 +11,13 @@ import threading
 import time
 import warnings
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from firebrick.config import Config
+from firebrick.config import Config
 
 logger = logging.getLogger("firebrick")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,18 +16,14 @@ from firebrick import pipeline
 from firebrick.api.switches import OFF, Switch
 from firebrick.backends.aot_eager import aot_eager
 from firebrick.backends.eager import eager
+from firebrick.config import Config
 from firebrick.errors import FirebrickError, VerificationError
 from firebrick.extend.verify import relative_error, shared_memory, tolerance_of
 from firebrick.ir.graph.labels import user_place
 from firebrick.report import recorder
 from firebrick.trace import graph_key
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.config import Config
-
-    Run = Callable[..., Any]
+Run = Callable[..., Any]
 
 _ROUNDING = 8
 """Compiled code may be this many times as far from float64 as eager is: sums in another order have other errors."""

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import fx
 
 from firebrick import pipeline
 from firebrick.api import argument_tree
-from firebrick.api.recorded_calls import kind_of, shown
+from firebrick.api.recorded_calls import Call, kind_of, shown
 from firebrick.api.settings import Settings
+from firebrick.artifact import Artifact
 from firebrick.capture import hook
-from firebrick.capture.frame import Capture
+from firebrick.capture.frame import Capture, FrameReport
 from firebrick.capture.marks import mark_dynamic
+from firebrick.config import Config
 from firebrick.errors import ConfigError
 from firebrick.ir.index.sizes import Sizes
-
-if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Sequence
-
-    from torch import fx
-
-    from firebrick.api.recorded_calls import Call
-    from firebrick.artifact import Artifact
-    from firebrick.capture.frame import FrameReport
-    from firebrick.config import Config
 
 
 @dataclass(frozen=True, slots=True)

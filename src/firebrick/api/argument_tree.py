@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _PLAIN = (type(None), bool, int, float, str)
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
 import os
 import platform
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,10 +38,6 @@ from firebrick.errors import CacheError, ConfigError, FirebrickError
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.version import VERSION
-
-if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Mapping
 
 _FORMAT = 6
 _WEIGHTS = "weights.safetensors"

@@ -6,7 +6,8 @@ import functools
 import operator
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -15,18 +16,14 @@ from torch.autograd import Variable
 from firebrick import backends
 from firebrick.api.settings import Settings
 from firebrick.errors import BackendError, CompileError, LoweringError
+from firebrick.extend import Pass, SubgraphCompiler, Target
 from firebrick.report import recorder
 from firebrick.runtime.engine_steps import ACCUMULATE, accumulate, layout_key, obstacle
 from firebrick.runtime.training import is_compiled_node
 from firebrick.trace import engine_capture
 from firebrick.trace.engine_capture import Recorder
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.extend import Pass, SubgraphCompiler, Target
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _engine: Any = torch._C._dynamo.compiled_autograd
 _local = threading.local()

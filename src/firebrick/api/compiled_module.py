@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from firebrick.api.recorded_calls import Calls
+from firebrick.api.settings import Settings
 from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-    from firebrick.api.settings import Settings
 
 _STATE = "_firebrick"
 

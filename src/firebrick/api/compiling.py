@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from torch import nn
 
@@ -20,27 +22,23 @@ from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL, own_mark
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
 from firebrick.errors import ConfigError
+from firebrick.extend import Pass, SubgraphCompiler, Target
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+F = TypeVar("F", bound=Callable[..., Any])
 
-    from firebrick.extend import Pass, SubgraphCompiler, Target
 
-    F = TypeVar("F", bound=Callable[..., Any])
-
-    class _Options(TypedDict, total=False):
-        fullgraph: bool
-        dynamic: bool | None
-        backend: str | Callable[..., Any] | Target | SubgraphCompiler | None
-        mode: str | None
-        options: Mapping[str, Any] | None
-        name: str | None
-        disable: bool
-        recompile_limit: int | None
-        isolate_recompiles: bool
-        shapes_spec: Any
-        passes: Sequence[Pass]
+class _Options(TypedDict, total=False):
+    fullgraph: bool
+    dynamic: bool | None
+    backend: str | Callable[..., Any] | Target | SubgraphCompiler | None
+    mode: str | None
+    options: Mapping[str, Any] | None
+    name: str | None
+    disable: bool
+    recompile_limit: int | None
+    isolate_recompiles: bool
+    shapes_spec: Any
+    passes: Sequence[Pass]
 
 
 _SETTINGS = "_firebrick_settings"

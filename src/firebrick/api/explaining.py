@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import fx
 from torch.autograd import profiler_legacy  # the other profiler writes two lines to stderr each time
 from torch.profiler import record_function
 
@@ -15,17 +17,11 @@ from firebrick.api.compiling import compiled_settings, original_callable
 from firebrick.api.settings import Settings
 from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
+from firebrick.capture.frame import FrameReport
+from firebrick.config import Config
 from firebrick.fakes.segments import Segments, of_data, segments
 from firebrick.report import recorder
 from firebrick.trace import bytes_saved, show_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
-
-    from firebrick.capture.frame import FrameReport
-    from firebrick.config import Config
 
 
 @dataclass(frozen=True)

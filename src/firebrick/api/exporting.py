@@ -7,13 +7,15 @@ kept as an ExportedProgram of flat tensors; beside it stand the signature and th
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from firebrick.api import argument_tree
 from firebrick.api.ahead import OneGraph, SizesTaken, one_graph
@@ -23,13 +25,7 @@ from firebrick.api.settings import Settings
 from firebrick.capture.marks import mark_dynamic
 from firebrick.errors import CacheError, ConfigError
 
-if TYPE_CHECKING:
-    import inspect
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from torch import fx
-
-    Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
+Dims = bool | int | Iterable[int] | Mapping[int, tuple[int | None, int | None] | str | None]
 
 _FORMAT, _ABOUT = 1, "firebrick.json"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from firebrick.api import argument_tree
 from firebrick.capture.marks import DYNAMIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from firebrick._native import Frame
 
 _MOST = 64

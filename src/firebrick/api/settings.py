@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._logging._internal
 import torch.compiler.config
+from torch import fx
 
 from firebrick import backends
 from firebrick.api import accuracy
@@ -17,17 +19,10 @@ from firebrick.capture import hook
 from firebrick.capture.frame import Capture, FrameReport
 from firebrick.config import IDLE, MODES, Config, unknown_variables
 from firebrick.errors import BackendError, ConfigError, SizesRefused
-from firebrick.extend import SubgraphCompiler, Target
+from firebrick.extend import Pass, SubgraphCompiler, Target
 from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import has_symbols
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import fx
-
-    from firebrick.extend import Pass
 
 _CALLER = 5
 """Frames from a warning up to whoever called `compile` or `optimize`."""

@@ -7,19 +7,16 @@ import inspect
 import sys
 import threading
 import types
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 from firebrick.capture import hook
 from firebrick.capture.stance import DEFAULT, STANCES, Stance, current, set_own
 from firebrick.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    F = TypeVar("F", bound=Callable[..., Any])
-    Forced = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+F = TypeVar("F", bound=Callable[..., Any])
+Forced = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 OFF, RUN_ONLY, OUTER = "off", "run only", "outer"
 """Modes: compile nothing, use what was compiled, and leave compiled functions to the hook that is set around them."""

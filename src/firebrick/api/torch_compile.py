@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,9 +11,6 @@ from torch import fx
 from firebrick.api import accuracy
 from firebrick.api.settings import Settings
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def torch_compile_backend(

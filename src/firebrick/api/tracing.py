@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import fx
 
 from firebrick import trace
 from firebrick.api.compiling import compile
 from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.config import Config
 from firebrick.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torch import fx
 
 
 def aot(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from firebrick.errors import CacheError, ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _NAMES: Mapping[torch.dtype, str] = {
     **{getattr(torch, f"float{bits}"): f"F{bits}" for bits in (64, 32, 16)},

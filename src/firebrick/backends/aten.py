@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,18 +11,14 @@ from torch.fx.node import map_aggregate
 
 from firebrick import runtime, trace
 from firebrick.errors import LoweringError
+from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import float_of, size_of
 from firebrick.trace import graph_key
 from firebrick.trace.joint_split import symbol_places
 from firebrick.trace.trace_state import fakes_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from firebrick.ir.graph.aten import Alias, AtenGraph
-
-    Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 
 def run_aten(aten: AtenGraph, forward: Callable[..., Any] | None = None) -> Callable[..., tuple[Any, ...]]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import threading
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from torch import fx
 
 from firebrick.errors import BackendError, ConfigError
 from firebrick.extend import SubgraphCompiler, Target
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
-
-    Backend = Callable[..., Callable[..., Any]]
+Backend = Callable[..., Callable[..., Any]]
 
 FIREBRICK = "firebrick"
 """The backend that this package is; the pipeline runs it, not this registry."""

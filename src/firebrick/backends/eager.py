@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
+from torch import fx
 
 
 def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

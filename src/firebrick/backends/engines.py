@@ -5,21 +5,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
 
 from firebrick import trace
 from firebrick.backends.aten import run_aten
 from firebrick.backends.loops import LoopCompiler, compile_placed
 from firebrick.config import Config
-from firebrick.extend import Target, partition
+from firebrick.extend import SubgraphCompiler, Target, partition
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
-
-    from firebrick.extend import SubgraphCompiler
 
 
 def engine_backend(

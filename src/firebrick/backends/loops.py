@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -11,17 +12,12 @@ from torch import fx
 from firebrick import fuse, host, lower, runtime
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
-from firebrick.extend import SubgraphCompiler, value_of
+from firebrick.extend import SubgraphCompiler, Target, value_of
 from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern
 from firebrick.targets.by_device import find_targets
 from firebrick.targets.driven import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.extend import Target
 
 
 class LoopCompiler(SubgraphCompiler):

@@ -9,17 +9,15 @@ from __future__ import annotations
 import importlib
 import operator
 from collections import Counter
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from firebrick.errors import BackendError, LoweringError
 from firebrick.extend import call_of, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OPSET = 20
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.onnx_graph import library, onnx_refuses, to_onnx
 from firebrick.extend import SubgraphCompiler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
 
 
 class _Session:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.onnx_graph import LOOKUPS, library, onnx_refuses, to_onnx
 from firebrick.extend import SubgraphCompiler, call_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
 
 
 def _core() -> Any:

@@ -5,17 +5,14 @@ The only file of the package that imports `torch._dynamo`; it is imported when s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch._dynamo
+from torch import fx
 
 from firebrick.fakes.node_values import plain_copy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
 
 _OURS = frozenset({"eager", "aot_eager", "firebrick"})
 

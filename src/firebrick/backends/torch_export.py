@@ -5,20 +5,17 @@ The only file of the package that imports `torch.export`; it is imported when a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.export
 import torch.onnx
+from torch import fx
 
 from firebrick.errors import BackendError, Unsupported
 from firebrick.fakes.node_values import plain_copy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from torch import fx
 
 ABOUT = "firebrick.json"
 """What a program's file holds beside it."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick.backends.engines import engine_backend
 from firebrick.backends.onnx_graph import LOOKUPS, library, onnx_refuses, to_onnx
 from firebrick.backends.tvm_schedule import scheduled
 from firebrick.extend import SubgraphCompiler, call_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import fx
 
 _LACKING = frozenset({"max_pool2d_with_indices", "isnan", "hardswish"})
 """Ops that TVM's reader of ONNX does not take in the form that we write."""

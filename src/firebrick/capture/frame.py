@@ -47,21 +47,21 @@ from firebrick.capture.stance import LATER, current
 from firebrick.capture.values.base import NULL, LazyValue, Raised, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue
 from firebrick.capture.values.function import CellValue
+from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.made import MadeTensor, NumberValue
+from firebrick.config import Config
 from firebrick.errors import BackendError, FirebrickError, InternalError, RecompileError, SizesRefused, WrapperRefused
 from firebrick.fakes.mode import hooks_paused
 from firebrick.fakes.node_values import release
 from firebrick.gc_pause import collector_paused
+from firebrick.ir.index.sizes import Sizes
 from firebrick.report import recorder
 from firebrick.runtime import ConstantsChanged
 
 if TYPE_CHECKING:
     from firebrick._native import Frame
-    from firebrick.capture.values.iterator import GeneratorValue
-    from firebrick.config import Config
-    from firebrick.ir.index.sizes import Sizes
 
-    Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
+Backend = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Any]]
 
 _GENERATOR_OR_ASYNC = 0x20 | 0x80 | 0x200
 _MOST_FLOATS = 3

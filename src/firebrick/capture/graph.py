@@ -23,10 +23,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.inference_mode import InferenceMode, storage_of
 from firebrick.capture.interpreter.overrides import overridden
 from firebrick.capture.packed import PACKED, is_packed
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
 from firebrick.capture.values.computed import call_with_floats
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.leaf import leaf_by_option
@@ -50,8 +52,6 @@ from firebrick.ir.graph.calls import written_by
 from firebrick.ir.graph.nested import Hooked, Nested
 
 if TYPE_CHECKING:
-    from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
     from firebrick.capture.values.context_manager import ContextValue
 
 _NAME = re.compile(r"[^0-9A-Za-z_]+")

@@ -10,23 +10,23 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import origin
+from firebrick.capture.emit.effects import Effects
+from firebrick.capture.guards.guard_kinds import Guard
+from firebrick.capture.guards.guard_plan import Plan
 from firebrick.capture.guards.size_symbols import Symbols, changed_sizes, vary_together
 from firebrick.capture.guards.sources import InstanceAttr, Local, Source
+from firebrick.capture.interpreter.frame_tracer import Tracer
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.config import Config
 from firebrick.errors import SizesDecided
 from firebrick.ir.index.sizes import now as size_now
 from firebrick.report import recorder
 
 if TYPE_CHECKING:
     from firebrick._native import Entry, Frame
-    from firebrick.capture.breaks.catalogue import Break
-    from firebrick.capture.emit.effects import Effects
-    from firebrick.capture.guards.guard_kinds import Guard
-    from firebrick.capture.guards.guard_plan import Plan
-    from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.config import Config
 
 _MOST_EARLY = 4
 """Captures of a frame for different truths that its integers decide; those for numbers count twice."""

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 
 from firebrick.capture.breaks.catalogue import Break
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.tensor import TensorValue
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
 
 from firebrick.errors import ConfigError
 
-if TYPE_CHECKING:
-    import torch
-
-    F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 CONSTANT = "_firebrick_constant"
 """Attribute that is True on functions whose result for constant arguments never changes."""

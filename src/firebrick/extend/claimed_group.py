@@ -12,24 +12,21 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import fx
 
 from firebrick.code_digest import content_digest
+from firebrick.config import Config
 from firebrick.errors import BackendError, FirebrickError, VerificationError
+from firebrick.extend.subgraph_compiler import SubgraphCompiler
 from firebrick.extend.verify import Difference, compare
 from firebrick.fakes.node_values import values_for
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.config import Config
-    from firebrick.extend.subgraph_compiler import SubgraphCompiler
 
 _Key = tuple[Any, ...]
 

@@ -7,10 +7,7 @@ walk over the edges; then neighbouring groups are united while reachability show
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 
 def grow_clusters(inputs: Sequence[Sequence[int]], owner: list[int], wanted: Sequence[bool]) -> list[list[int]]:

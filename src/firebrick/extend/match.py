@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from firebrick.extend.pattern import Capture, Literal, Operand, Pattern, Ref
 from firebrick.ir.graph.calls import CASTS, RESHAPES, VIEWS, Call, call_of, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class GraphIndex:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import operator
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,15 +17,10 @@ from firebrick.config import Config
 from firebrick.errors import PassError
 from firebrick.extend.claimed_group import CompiledGroup, GroupKey, group_op
 from firebrick.extend.cluster import grow_clusters
-from firebrick.extend.pass_base import Context, Pass, Site
+from firebrick.extend.pass_base import Context, Level, Pass, Site
 from firebrick.extend.subgraph_compiler import SubgraphCompiler, tensor_facts_refuse
 from firebrick.fakes.node_values import acts, drop_dead
 from firebrick.ir.graph.calls import call_of, is_mutating, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.extend.pass_base import Level
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from torch import fx
 
 from firebrick.config import Config
-from firebrick.errors import PassError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import fx
-
-    from firebrick.errors import UserLocation
+from firebrick.errors import PassError, UserLocation
 
 Level = Literal["torch", "aten", "joint", "torchscript"]
 LEVELS: tuple[Level, ...] = ("torch", "aten", "joint", "torchscript")

@@ -7,19 +7,15 @@ A pass comes from one of three places: registered for the process (`register`), 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
 from firebrick.code_digest import content_digest
+from firebrick.config import Config
 from firebrick.errors import PassError
 from firebrick.extend.pass_base import LEVELS, Level, Pass
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from firebrick.config import Config
 
 
 class PassRegistry:

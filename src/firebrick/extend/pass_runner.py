@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
@@ -15,9 +16,6 @@ from firebrick.extend.pass_base import Context, Pass, PassReport, TraceFunction
 from firebrick.extend.verify import Difference, compare_graphs, example_tensors
 from firebrick.fakes.node_values import drop_dead, fill_metas
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 def apply_passes(

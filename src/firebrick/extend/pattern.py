@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 import numbers
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from firebrick.errors import PassError
+from firebrick.extend.pass_base import TraceFunction
 from firebrick.ir.graph.calls import COMMUTATIVE, call_of, is_mutating, is_pointwise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.extend.pass_base import TraceFunction
 
 
 @dataclass(frozen=True, slots=True)

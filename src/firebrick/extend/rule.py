@@ -12,7 +12,8 @@ fold_div = rule(before, after)
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -25,9 +26,6 @@ from firebrick.extend.verify import Difference, compare, example_tensors
 from firebrick.fakes.node_values import absorb, copy_into, drop_dead, fake_mode_of, fill_meta
 from firebrick.fakes.segments import part_of
 from firebrick.ir.graph.calls import Call, call_of, is_mutating, show_node, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _MOST_REPORTED = 200
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
+from torch import fx
+
+from firebrick.extend.pass_base import Level
 from firebrick.ir.graph.calls import tensors_in, value_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import torch
-    from torch import fx
-
-    from firebrick.extend.pass_base import Level
 
 
 class SubgraphCompiler:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def trace_torch(function: Callable[..., Any], inputs: int) -> fx.GraphModule:

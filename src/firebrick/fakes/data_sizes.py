@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from firebrick.ir.index.sizes import SizesDisagree, size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.ir.index.sizes import Sizes
+from firebrick.ir.index.sizes import Sizes, SizesDisagree, size_of
 
 aten = torch.ops.aten
 

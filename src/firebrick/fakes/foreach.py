@@ -5,15 +5,12 @@ _foreach_lerp_.Scalar([a, b], [x, y], 0.1)    ->    lerp_.Scalar(a, x, 0.1); ler
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch._ops import OpOverload
+from torch._ops import OpOverload
 
 _SAME = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor "

@@ -3,20 +3,17 @@ fake tensors than for plain ones. What they give has the same numbers and lies t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch._decomp.decompositions import upsample_compute_output_size
+from torch._ops import OpOverload
 
 from firebrick.ir.index.sizes import has_symbols
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import Tensor
-    from torch._ops import OpOverload
 
 
 def _max_pool1d(

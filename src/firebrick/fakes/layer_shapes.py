@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.fakes.function_forms import FORMS
 from firebrick.ir.index.sizes import has_symbols
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 def recorded(inputs: Iterable[torch.Tensor], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -17,12 +17,14 @@ import itertools
 import re
 import traceback
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._decomp import decomposition_table, meta_table
 from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
 from torch._subclasses.fake_impls import op_implementations_dict, stride_incorrect_op
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode, in_kernel_invocation_manager
 from torch.nested._internal.nested_int import NestedIntNode
@@ -37,15 +39,9 @@ from firebrick.fakes.refusals import check_accepted
 from firebrick.fakes.shape_rules import CONSTRUCTORS, LAYOUTS, NoRule, Spec, convolution_shape, find_rule
 from firebrick.fakes.strides import by_stride, channels_last, contiguous, dense_strides
 from firebrick.fakes.view_rules import VIEWS
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import Sizes, has_symbols, now, settled
 from firebrick.runtime.bits import bits_of, toggled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from torch._ops import OpOverload
-
-    from firebrick.ir.index.expr import Expr
 
 aten = torch.ops.aten
 

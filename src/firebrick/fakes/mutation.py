@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.index.sizes import expressions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import fx
-    from torch._ops import OpOverload
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
 aten = torch.ops.aten
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,9 +15,6 @@ from firebrick.errors import PassError
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import has_symbols
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def drop_dead(graph: fx.Graph) -> None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import signature
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -27,9 +28,6 @@ from torch.nn import functional
 from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import has_symbols, size_of, sizes_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _LARGE = 1 << 13
 """Elements of arguments and results together from which on sizes are replaced by small ones: below, a call takes less

@@ -4,7 +4,8 @@ gives results whose sizes its data decide: behind it they are sizes of inputs, a
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -13,12 +14,7 @@ from torch.nn import functional as F
 from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Held, Nested
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.sizes import SizesDisagree, expressions, sizes_in, symbol_axes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from firebrick.ir.index.sizes import Fact, Sizes
+from firebrick.ir.index.sizes import Fact, Sizes, SizesDisagree, expressions, sizes_in, symbol_axes
 
 
 class Segment(NamedTuple):

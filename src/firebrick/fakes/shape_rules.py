@@ -8,8 +8,9 @@ arguments that it doesn't know; the meta kernel then answers. A test compares al
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,9 +29,6 @@ from firebrick.fakes.strides import (
 from firebrick.fakes.view_rules import VIEWS, view
 from firebrick.ir.index.expr import as_expr
 from firebrick.ir.index.sizes import Sizes, has_symbols, size_of, sizes_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["CONSTRUCTORS", "LAYOUTS", "RULES", "NoRule", "Spec", "convolution_shape", "find_rule"]
 

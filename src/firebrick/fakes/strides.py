@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cmp_to_key
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.ir.index.sizes import below, one_or_more
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 Shape = tuple[int, ...]
 

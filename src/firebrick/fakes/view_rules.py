@@ -6,19 +6,15 @@ Each rule gives sizes, strides and offset of what an op shows, or a list of them
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from firebrick.fakes.promotion import NoRule
-from firebrick.fakes.strides import contiguous
+from firebrick.fakes.strides import Shape, contiguous
 from firebrick.ir.index.expr import as_expr, maximum
 from firebrick.ir.index.sizes import expressions, now, size_of, sizes_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.fakes.strides import Shape
 
 aten = torch.ops.aten
 

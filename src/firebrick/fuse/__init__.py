@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from firebrick.config import Config
 from firebrick.fuse.copy_elimination import forward_copies, update_in_place
 from firebrick.fuse.dependencies import analyze, dependencies
 from firebrick.fuse.fusion import fuse_nodes
@@ -15,17 +17,11 @@ from firebrick.fuse.memory_plan import plan_memory
 from firebrick.fuse.parts import part_by_part
 from firebrick.fuse.schedule_text import show
 from firebrick.fuse.unroll import unroll
+from firebrick.ir.graph.equal_layers import Repeat
 from firebrick.ir.kernels.schedule import Launch, Schedule
-from firebrick.ir.loops.program import Extern
+from firebrick.ir.loops.program import Extern, LoopProgram
 from firebrick.ir.loops.values import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.equal_layers import Repeat
-    from firebrick.ir.loops.program import LoopProgram
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 __all__ = ["schedule", "show"]
 

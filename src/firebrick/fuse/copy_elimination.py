@@ -13,17 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import analyze, extern_writes
-from firebrick.ir.index.expr import ONE, ZERO
+from firebrick.ir.index.expr import ONE, ZERO, Expr
 from firebrick.ir.kernels.step_buffers import rename_arg
-from firebrick.ir.loops.program import Extern, Load, Nest, Ref
+from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Nest, Node, Ref, Value
 from firebrick.ir.loops.values import Rewriter
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Buffer, LoopProgram, Node, Value
 
 
 def forward_copies(program: LoopProgram) -> LoopProgram:

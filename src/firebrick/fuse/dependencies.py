@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 
+from firebrick.ir.index.expr import Expr, Var
 from firebrick.ir.kernels.step_buffers import args_in
-from firebrick.ir.loops.program import Extern, Load, Masked, Nest, Op, Reduce, Scan
+from firebrick.ir.loops.program import Axis, Extern, Load, Masked, Nest, Node, Op, Reduce, Scan
 from firebrick.ir.loops.values import roots_of, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Axis, Node
 
 
 @dataclass(frozen=True, slots=True)

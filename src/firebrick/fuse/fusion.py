@@ -8,25 +8,19 @@ and are not far away, so that the work grows with the program's length.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from firebrick.config import Config
 from firebrick.errors import LoweringError
+from firebrick.fuse.dependencies import Access, NodeFacts
 from firebrick.fuse.unify import Names, Unifier
-from firebrick.ir.index.expr import ONE, ZERO, Var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
 from firebrick.ir.kernels.schedule import Refusal
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import device_type
+from firebrick.ir.loops.program import Nest, device_type
 from firebrick.ir.loops.values import hint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from firebrick.config import Config
-    from firebrick.fuse.dependencies import Access, NodeFacts
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Nest
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 _WINDOW = 96
 """Nodes further apart than this are not considered."""

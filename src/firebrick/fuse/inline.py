@@ -10,17 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from firebrick.fuse.dependencies import acts, extern_reads, extern_writes
-from firebrick.ir.index.expr import ZERO, FloorDiv, Mod, floordiv, mod
-from firebrick.ir.loops.program import Extern, Index, Load, Masked, Nest, Reduce, Ref, Store
-from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import LoopProgram, Node, Value
-    from firebrick.ir.loops.values import Table
+from firebrick.ir.index.expr import ZERO, Expr, FloorDiv, Mod, Var, floordiv, mod
+from firebrick.ir.loops.program import Extern, Index, Load, LoopProgram, Masked, Nest, Node, Reduce, Ref, Store, Value
+from firebrick.ir.loops.values import Rewriter, Table, hint, loads_of, roots_of, walk
 
 _CHEAP = 2
 """Cost up to which a value is rather computed again than stored, with one load at most."""

@@ -5,24 +5,17 @@ Equal work on other buffers gives an equal plan, so it becomes one kernel that i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.ir.index.expr import ONE, Var
-from firebrick.ir.kernels.groups import Statement, Work
+from firebrick.fuse.fusion import Group, Member
+from firebrick.ir.index.expr import ONE, Expr, Var
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Statement, Work
 from firebrick.ir.kernels.schedule import Kernel, Launch
-from firebrick.ir.loops.program import Axis, Buffer, Load, Store, device_type
-from firebrick.ir.loops.values import Rewriter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.fuse.fusion import Group, Member
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
-    from firebrick.ir.loops.program import Extern, LoopProgram, Value
-    from firebrick.ir.loops.values import Table
-    from firebrick.targets.base import Target
+from firebrick.ir.loops.program import Axis, Buffer, Extern, Load, LoopProgram, Store, Value, device_type
+from firebrick.ir.loops.values import Rewriter, Table
+from firebrick.targets.base import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.fuse.inline import escaping
-from firebrick.ir.index.expr import ONE
-from firebrick.ir.kernels.schedule import Launch, Place
+from firebrick.ir.index.expr import ONE, Expr
+from firebrick.ir.kernels.schedule import Kernel, Launch, Place
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Extern, device_type
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.schedule import Kernel
-    from firebrick.ir.loops.program import Buffer, LoopProgram
-    from firebrick.targets.base import Target
+from firebrick.ir.loops.program import Buffer, Extern, LoopProgram, device_type
+from firebrick.targets.base import Target
 
 MemoryPlan = tuple[tuple[Place, ...], int, tuple[tuple[str, ...], ...]]
 """Places, bytes of the arena, and what is freed after each step."""

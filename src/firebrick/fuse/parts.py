@@ -8,15 +8,10 @@ far apart there; brought together, it is one kernel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from firebrick.fuse.dependencies import analyze, dependencies
-from firebrick.ir.loops.program import Nest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.loops.program import Node
+from firebrick.ir.loops.program import Nest, Node
 
 
 def part_by_part(nodes: Sequence[Node]) -> list[Node]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firebrick.fuse.dependencies import extern_reads, extern_writes
+from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
 from firebrick.ir.kernels.tree import loops_of
 from firebrick.ir.loops.program import Extern
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
 
 
 def show(schedule: Schedule) -> str:

@@ -7,15 +7,10 @@ Two addresses match when their strides do, after axes are split where one walks 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from firebrick.ir.index.expr import ZERO, floordiv, mod, var
+from firebrick.ir.index.expr import ZERO, Expr, Var, floordiv, mod, var
 from firebrick.ir.loops.values import hint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from firebrick.ir.index.expr import Expr, Var
 
 
 class Names:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
-from firebrick.ir.graph.equal_layers import NotAlike
+from firebrick.ir.graph.equal_layers import NotAlike, Repeat
+from firebrick.ir.kernels.schedule import Kernel, Launch
 from firebrick.ir.kernels.step_buffers import alike, names_in, rename_arg, renamed
 from firebrick.ir.loops.program import Extern, LoopProgram, Recipe, Ref
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.ir.graph.equal_layers import Repeat
-    from firebrick.ir.kernels.schedule import Kernel, Launch
-
-    Step = Launch | Extern
+Step = Launch | Extern
 
 
 def unroll(

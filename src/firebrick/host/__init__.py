@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from firebrick.artifact import Artifact, Unit
+from firebrick.config import Config
 from firebrick.host.table import host_program, show_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.config import Config
-    from firebrick.ir.kernels.schedule import Schedule
-    from firebrick.targets.base import Target
+from firebrick.ir.kernels.schedule import Schedule
+from firebrick.targets.base import Target
 
 __all__ = ["generate", "show_table"]
 

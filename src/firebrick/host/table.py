@@ -23,25 +23,21 @@ A number is an int, or [r] for register r. An argument is ["n"] for None, ["t", 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
-from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.kernels.step_buffers import args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type
 from firebrick.runtime.written import overload_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from firebrick.ir.kernels.schedule import Schedule
 
 RELEASE_BYTES = 1 << 20
 """A program that touches more than this lets other Python threads run meanwhile; taking the GIL back costs more than

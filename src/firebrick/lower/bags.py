@@ -6,7 +6,7 @@ Bags that begin at places from data are left to the library: the bounds of loops
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 
@@ -14,14 +14,10 @@ from firebrick.ir.index.expr import ZERO, Expr, exprs, var
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op, where
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Declined, Lowering, only_first, rules
 from firebrick.lower.indirect import Place, Places, check
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

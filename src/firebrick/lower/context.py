@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, maximum, minimum, total, var
 from firebrick.ir.index.number import NeedsNumber
@@ -33,14 +35,7 @@ from firebrick.ir.loops.program import (
 from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.ir.loops.values import hint
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 EXPENSIVE = 8
 """Cost from which a value is stored rather than computed again for each element that reads it."""

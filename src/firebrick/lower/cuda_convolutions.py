@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from firebrick.ir.index.expr import ZERO
+from firebrick.ir.index.expr import ZERO, Expr
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, reduce
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Declined, Lowering, loop_axes, rules
 from firebrick.lower.library_calls import call
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Value
-    from firebrick.lower.tensors import TensorValue
+from firebrick.lower.tensors import TensorValue
 
 aten = torch.ops.aten
 

@@ -7,22 +7,17 @@ it by value. So a graph of it, ours or the user's, goes on with the numbers as e
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, as_expr, total
+from firebrick.ir.index.expr import ZERO, Expr, as_expr, total
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Extern
+from firebrick.ir.loops.program import Extern, Ref, Value
 from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.pointwise import elementwise
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Ref, Value
 
 RULES, _rule = rules()
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from firebrick.ir.index.expr import ZERO, total
+from firebrick.ir.index.expr import ZERO, Expr, total
 from firebrick.ir.loops.constructors import TRUE, index_value, masked, op, where
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Lowering, shape_of
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Value
-    from firebrick.lower.tensors import TensorValue
+from firebrick.lower.tensors import TensorValue
 
 MASKED = 4
 """Parts up to which a concatenation is read in place of being stored."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import torch
 from torch import fx
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
 
 
 def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

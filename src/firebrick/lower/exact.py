@@ -7,7 +7,8 @@ whether an element is in a full vector or in the rest behind it, and on where th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -16,9 +17,6 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Load, Op, Value
 from firebrick.ir.loops.values import values_of
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 aten = torch.ops.aten
 

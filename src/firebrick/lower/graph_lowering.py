@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import fx
 
+from firebrick.config import Config
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
-from firebrick.ir.graph.aten import BY_LIBRARY
+from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
 from firebrick.ir.index.expr import ONE, ZERO, exprs, total
 from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import size_of
@@ -39,31 +41,13 @@ from firebrick.lower.context import Declined, Lowering, strides_of
 from firebrick.lower.duplicates import representatives, used_results, user_counts
 from firebrick.lower.exact import CALLED
 from firebrick.lower.tensors import TensorValue
+from firebrick.targets.base import Target
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import Alias, AtenGraph
-    from firebrick.targets.base import Target
-
-RULES: dict[Any, Callable[..., Any]] = {
-    **pointwise.RULES,
-    **views.RULES,
-    **reductions.RULES,
-    **normalization.RULES,
-    **indexing.RULES,
-    **indirect.RULES,
-    **updates.RULES,
-    **scans.RULES,
-    **padding.RULES,
-    **pooling.RULES,
-    **sampling.RULES,
-    **bags.RULES,
-    **cuda_convolutions.RULES,
-    **cuda_dropout.RULES,
-    **library_calls.RULES,
-}
+_TABLES: tuple[Any, ...] = (
+    *(pointwise, views, reductions, normalization, indexing, indirect, updates, scans, padding, pooling, sampling),
+    *(bags, cuda_convolutions, cuda_dropout, library_calls),
+)
+RULES: dict[Any, Callable[..., Any]] = {op: rule for table in _TABLES for op, rule in table.RULES.items()}
 """OpOverload -> rule, a function of the lowering and the op's arguments."""
 
 

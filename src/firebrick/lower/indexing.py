@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,16 +12,11 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr
 from firebrick.ir.index.sizes import FloatNode
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Ref
+from firebrick.ir.loops.program import Ref, Value
 from firebrick.lower.context import Declined, Lowering, end_of, place_of, rules, shape_of, strides_of
 from firebrick.lower.cuda_parts import MASKED, masked_parts, within
 from firebrick.lower.pointwise import float_value
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 prims = torch.ops.prims

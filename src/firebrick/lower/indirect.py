@@ -6,24 +6,18 @@ buffer; where the op must raise, a check of the whole index tensor is part of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, known_less, maximum, product, total, var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, as_expr, known_less, maximum, product, total, var
 from firebrick.ir.loops.bounds import span
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op
-from firebrick.ir.loops.program import Const, Index, Load
+from firebrick.ir.loops.program import Const, Index, Load, Value
 from firebrick.ir.loops.values import hint
 from firebrick.lower.context import Declined, Lowering, broadcast, count_of, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 from firebrick.lower.views import reshape_map
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.ir.index.expr import Var
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE, ZERO
+from firebrick.ir.index.expr import ONE, ZERO, Expr
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Enum, Extern, Ref
@@ -18,11 +19,6 @@ from firebrick.ir.operators.recurrent_op import recurrent_op
 from firebrick.lower.context import Lowering, broadcast, dense_strides, may_overlap, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 from firebrick.runtime.cuda_attention import SEEDED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.ir.index.expr import Expr
 
 aten = torch.ops.aten
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
 from firebrick.ir.index.expr import ZERO, Expr, as_expr
 from firebrick.ir.loops.constructors import cast, constant, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Lowering, rules, shape_of
 from firebrick.lower.reductions import mean_and_variance
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 from firebrick.lower.views import reshape_map
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

@@ -6,21 +6,16 @@ which element stands at a place is computed once a row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.ir.index.expr import ZERO, Expr, as_expr, const, maximum, minimum
 from firebrick.ir.index.number import as_int
-from firebrick.ir.loops.program import Ref
+from firebrick.ir.loops.program import Ref, Value
 from firebrick.lower.context import Declined, Lowering, dense_strides, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

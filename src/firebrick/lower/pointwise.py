@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,16 +14,11 @@ from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import FLOAT_SIGNS, FloatNode, Formula
 from firebrick.ir.loops.constructors import cast, constant, index_value, op, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Op
+from firebrick.ir.loops.program import Op, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.lower.context import Declined, Lowering, broadcast, rules, shape_of
 from firebrick.lower.exact import are_exact, is_exact
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -7,10 +7,11 @@ folded one dimension after the other, the outermost first, so that most of the w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce as reduce_values
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, floordiv, m
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, reduce, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Ref, Store
+from firebrick.ir.loops.program import Ref, Store, Value
 from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.lower.context import (
     Declined,
@@ -31,11 +32,6 @@ from firebrick.lower.context import (
     strides_of,
 )
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

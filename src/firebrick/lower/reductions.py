@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.ir.index.expr import ZERO, Expr, product
 from firebrick.ir.loops.constructors import cast, constant, index_value, op
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -6,11 +6,10 @@ one. What lies outside is no load: its place is tested as a number with a fracti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,13 +17,9 @@ from firebrick.ir.index.expr import ZERO, Expr, as_expr, total, var
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, load, op, where
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

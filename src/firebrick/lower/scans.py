@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, total
 from firebrick.ir.loops.constructors import cast, constant, from_zero, index_value, op, running, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
-from firebrick.ir.loops.program import Ref, Store
+from firebrick.ir.loops.program import Ref, Store, Value
 from firebrick.lower.context import Declined, Lowering, count_of, dense_strides, strides_of
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from firebrick.ir.index.expr import Expr, total
 from firebrick.ir.loops.constructors import load
+from firebrick.ir.loops.program import Ref, Value
 from firebrick.ir.loops.program import contiguous_strides as contiguous_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from firebrick.ir.loops.program import Ref, Value
 
 
 class TensorValue:

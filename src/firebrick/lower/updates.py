@@ -6,26 +6,22 @@ the same each time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, product, total
 from firebrick.ir.loops.constructors import cast, op
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Ref, Store
+from firebrick.ir.loops.program import Ref, Store, Value
 from firebrick.ir.loops.values import hint
 from firebrick.lower.context import Declined, Lowering, broadcast, dense_strides, loop_axes, rules, strides_of
 from firebrick.lower.indexing import converted
 from firebrick.lower.indirect import CHEAP, DEAR, OUTSIDE, Places, advanced, check, worth
 from firebrick.lower.pointwise import number
 from firebrick.lower.tensors import TensorValue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.ir.loops.program import Value
 
 aten = torch.ops.aten
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -22,10 +23,7 @@ from firebrick.lower.context import (
 )
 from firebrick.lower.tensors import TensorValue
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    IndexMap = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
+IndexMap = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -9,12 +9,18 @@ prepacking, which wants to see computed weights as constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import fx
+
+from firebrick.config import Config
 from firebrick.extend import Level, Pass, PassReport, apply_passes, as_passes, fingerprint, registry
 from firebrick.extend.partition import PartitionPass
+from firebrick.extend.pass_base import TraceFunction
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.passes import rules
 from firebrick.passes.activations import gelu_to_relu
+from firebrick.passes.alone import Choose
 from firebrick.passes.batched import computed_products
 from firebrick.passes.batchnorm import FeatureBatchNorm, fold_batchnorm, layernorm_to_batchnorm
 from firebrick.passes.convolution import prepack_convolution
@@ -27,15 +33,7 @@ from firebrick.passes.linears import FusedLinear, Int8Linear, fuse_qkv, quantize
 from firebrick.passes.modules import Swap, SwapReport, swap
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.extend.pass_base import TraceFunction
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.passes.alone import Choose
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 __all__ = [
     "PASSES", "TUNED", "FeatureBatchNorm", "FusedLinear", "Int8Linear", "Swap", "SwapReport", "active_passes",

@@ -14,11 +14,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
@@ -28,12 +31,6 @@ from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL, Choice, Target
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
 
 aten = torch.ops.aten
 mkldnn = torch.ops.mkldnn
@@ -120,11 +117,13 @@ def prepack_convolution(
         if choose is None or len(forms) < 2 or first.name not in _WRITERS:
             return first
         richest = _match(_Match(node, node, choice=max(forms.values(), key=lambda c: len(c.after))), recipe)
-        part = alone(richest.nodes(), recipe.is_constant)
-        rewrites = {
-            name: partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form) for name, form in forms.items()
-        }
-        return forms[choose(part, rewrites)]
+        rewrites, passes = {}, {}
+        for name, form in forms.items():
+            rewrites[name] = partial(_rewrite, targets=targets, form_of=lambda *_, form=form: form)
+            inside = name == "packed" or ("pad" in form.before and node.meta["val"].dim() < 5)
+            copies = not inside and any(node.args[4])  # type: ignore[arg-type]
+            passes[name] = copies - len(_match(_Match(node, node, choice=form), recipe).nodes())
+        return forms[choose(alone(richest.nodes(), recipe.is_constant), rewrites, passes)]
 
     return _rewrite(graph, targets, form_of)
 

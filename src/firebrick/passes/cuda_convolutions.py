@@ -10,24 +10,20 @@ Their results are channels last; so then is what is computed from them, and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import absorb
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.passes.convolution import Followed, convolution_choices, fits
 from firebrick.passes.prepack import added
 from firebrick.passes.recipe import RecipeBuilder, emit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

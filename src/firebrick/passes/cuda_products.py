@@ -8,23 +8,19 @@ of what the graph's constants take.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import absorb, device_of
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.passes.prepack import SAME_ORDER
 from firebrick.passes.recipe import RecipeBuilder, emit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 _MOST = 4

@@ -9,10 +9,11 @@ import gc
 import itertools
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,9 +24,6 @@ from firebrick.passes.tuning import choice_of, chosen
 from firebrick.report import recorder
 from firebrick.runtime.build import workers
 from firebrick.runtime.triton_build import build_cubins, triton_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _SUBJECTS, _MEASURING = 3, 30.0
 """Subjects for each process, a minute's work, and seconds of measuring: what is left over is as by default."""

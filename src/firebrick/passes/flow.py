@@ -7,15 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from firebrick.ir.graph.calls import tensors_in
 from firebrick.passes.modules import Sample, call_with
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(slots=True)

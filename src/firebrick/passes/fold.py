@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
+from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import device_of
 from firebrick.fakes.promotion import ops
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.passes.recipe import RecipeBuilder
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.targets.base import Target
+from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

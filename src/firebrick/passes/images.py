@@ -11,14 +11,12 @@ the input without gaps between its batches, which no copy is made of.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick.passes.recipe import emit
-
-if TYPE_CHECKING:
-    from torch import fx
 
 aten = torch.ops.aten
 

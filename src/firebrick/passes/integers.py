@@ -15,22 +15,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from firebrick.config import Config
 from firebrick.fakes.node_values import device_of
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.report import recorder
 from firebrick.targets.base import CALL, Target
-
-if TYPE_CHECKING:
-    from firebrick.config import Config
-    from firebrick.ir.graph.aten import AtenGraph
 
 aten = torch.ops.aten
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.passes.layout import propagate_layouts
-
-if TYPE_CHECKING:
-    from firebrick.ir.graph.aten import AtenGraph
 
 
 class RecipeBuilder:

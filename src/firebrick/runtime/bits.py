@@ -6,15 +6,13 @@ them in eager mode get them when all is computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.errors import FirebrickError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Bits = tuple[bool, bool]
 """Whether a tensor has the conjugate and the negative bit."""

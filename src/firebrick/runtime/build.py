@@ -14,21 +14,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from firebrick.artifact import Artifact, Unit
+from firebrick.config import Config
 from firebrick.errors import CompileError
 from firebrick.report import recorder
 from firebrick.runtime.triton_build import build_cubins
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.artifact import Artifact, Unit
-    from firebrick.config import Config
 
 _FLAGS = ("-shared", "-fPIC", "-pipe", "-w")
 """What every unit is built with; the unit's own flags follow."""

@@ -19,22 +19,19 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from firebrick.artifact import SCHEMA, Artifact, decode, encode, read_index
+from firebrick.config import Config
 from firebrick.errors import CacheError
 from firebrick.report import recorder
 from firebrick.runtime.misses import differences, nearest
 from firebrick.runtime.remote import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from firebrick.config import Config
 
 _HEAD_BYTES = 1 << 16
 _STALE_SECONDS = 3600

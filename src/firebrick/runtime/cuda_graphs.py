@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 from weakref import WeakSet, finalize
 
 import torch
 
 from firebrick import _native
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _FEWEST = 3
 """Launches and library calls from which a recording may pay, unless it is asked for."""

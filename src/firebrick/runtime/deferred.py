@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.runtime.bits import ConstantsChanged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
 
 _VERSIONS, _SIZES, _CALLS, _TRIALS, _GAIN = 2, 256, 100, 40, 0.95
 """Versions of a graph for single sizes; sizes whose calls are counted; calls of one before it has a version, and calls

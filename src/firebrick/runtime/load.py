@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from firebrick import _native
+from firebrick.artifact import Artifact
 from firebrick.errors import CompileError, LoweringError
 from firebrick.report import recorder
-from firebrick.runtime.bits import ConstantsChanged, WithBits, bits_of, toggled
+from firebrick.runtime.bits import Bits, ConstantsChanged, WithBits, bits_of, toggled
 from firebrick.runtime.cuda_graphs import recorder_of
 from firebrick.runtime.training import Training
 from firebrick.runtime.triton_build import open_cubin
 from firebrick.runtime.unwatched import as_written
 from firebrick.runtime.written import overload_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from firebrick.artifact import Artifact
-    from firebrick.runtime.bits import Bits
 
 Executable = _native.Executable
 """A compiled graph: called with the graph's tensor inputs, it returns the tuple of its outputs."""

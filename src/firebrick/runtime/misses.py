@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _LABELS: Mapping[str, str] = {
     "graph": "op {} of the graph", "inputs": "input {}", "constants": "captured tensor {}",

@@ -6,12 +6,10 @@ import hashlib
 import hmac
 import importlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from firebrick.config import Config
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from firebrick.config import Config
 
 _SIGNED = hashlib.sha256().digest_size
 _SECONDS = 2.0

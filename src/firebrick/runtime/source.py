@@ -8,11 +8,8 @@ import hashlib
 import os
 import tempfile
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PACKAGE = Path(__file__).parent.parent
 _SUFFIXES = (".py", ".c", ".h", ".so", ".pyd")

@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
@@ -20,11 +21,9 @@ from firebrick.runtime.batches import Batch
 from firebrick.runtime.unwatched import has_watchers, unwatched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from firebrick.ir.graph.aten import AtenGraph
 
-    Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[torch.Tensor]
 
 _numbers = itertools.count()
 

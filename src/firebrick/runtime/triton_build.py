@@ -18,16 +18,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from firebrick.artifact import Unit
 from firebrick.errors import CompileError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.artifact import Unit
 
 _WORKER = Path(__file__).with_name("triton_worker.py")
 _lock = threading.Lock()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _C: Any = torch._C
 _functorch = _C._functorch

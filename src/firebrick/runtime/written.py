@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
+from torch._ops import OpOverload
 
 _NAMESPACE = "firebrick_written"
 _library = torch.library.Library(_NAMESPACE, "DEF")

@@ -9,24 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import torch
+
+from firebrick.artifact import Unit
+from firebrick.config import Config
 from firebrick.ir.index.expr import Expr, var
 from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.kernels.schedule import Kernel, Schedule
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Buffer, Extern
+from firebrick.ir.loops.values import Table
 from firebrick.targets.driven import View, moves, plan_called
 from firebrick.targets.template_text import Refused, kernel_text, lane_count
 from firebrick.targets.tree_kernels import plan_tree
 from firebrick.targets.tree_order import serial
-
-if TYPE_CHECKING:
-    import torch
-
-    from firebrick.artifact import Unit
-    from firebrick.config import Config
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.ir.loops.values import Table
 
 __all__ = ["CALL", "Choice", "FunctionText", "FusionFacts", "Refused", "Target", "Templates", "View"]
 
@@ -233,8 +231,8 @@ class Target:
         del op, args, forms, config
         return {}
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
-        """Begin, in the background, what `measured` needs for a graph with these weights."""
+    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
+        """Begin, in the background, what `measured` needs for a graph with these weights; what is kept meanwhile."""
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """The strides that a kernel of the machine's own wants its tensors to have, in order; None for what lies well.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from firebrick.config import Config
+from firebrick.targets.base import Target
 from firebrick.targets.cpu.cpu_target import detect
 from firebrick.targets.cuda.cuda_target import find_card
-
-if TYPE_CHECKING:
-    from firebrick.config import Config
-    from firebrick.targets.base import Target
 
 TARGETS: Mapping[str, Callable[[Config], Target | None]] = {"cpu": detect, "cuda": find_card}
 """Type of device -> the target of this process's machine under the settings of a compile, if it has one."""

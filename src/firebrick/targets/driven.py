@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from firebrick import _native
+from firebrick.config import Config
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, as_expr
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param, Schedule
@@ -23,7 +24,6 @@ from firebrick.ir.loops.dtypes import DTYPES, enum_value
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref
 
 if TYPE_CHECKING:
-    from firebrick.config import Config
     from firebrick.targets.base import Target
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from firebrick.errors import CompileError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, as_expr, floordiv, mod, product, var
+from firebrick.ir.kernels.schedule import Kernel
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Stmt, loops_of
 from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Store, Value
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, reduction_identity
 
 if TYPE_CHECKING:
-    from firebrick.ir.kernels.schedule import Kernel
     from firebrick.targets.base import Target
 
 

@@ -14,20 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ZERO, product, total
-from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, all_statements, computed, local
-from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store, contiguous_strides
+from firebrick.ir.index.expr import ZERO, Expr, Var, product, total
+from firebrick.ir.kernels.groups import Statement
+from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch, Stmt, all_statements, computed, local
+from firebrick.ir.loops.program import (
+    Axis,
+    Const,
+    Index,
+    Load,
+    Masked,
+    Op,
+    Reduce,
+    Scan,
+    Store,
+    Value,
+    contiguous_strides,
+)
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-from firebrick.ir.loops.values import Rewriter, children_of, ordered, roots_of, walk
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.groups import Statement
-    from firebrick.ir.kernels.tree import Stmt
-    from firebrick.ir.loops.program import Value
-    from firebrick.ir.loops.values import Table
+from firebrick.ir.loops.values import Rewriter, Table, children_of, ordered, roots_of, walk
 
 _SCRATCH_COST = 12
 """A value that costs at least this much is kept in scratch for later phases instead of computed again."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.kernels.tree import Loop, Stmt, computed
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Load, Store
 from firebrick.ir.loops.values import walk
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.schedule import Param
 
 
 def reusable(params: tuple[Param, ...], body: tuple[Stmt, ...]) -> tuple[tuple[int, int], ...]:

@@ -10,6 +10,7 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -17,10 +18,11 @@ from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch.utils._pytree import tree_map
@@ -28,11 +30,6 @@ from torch.utils._pytree import tree_map
 import firebrick
 from firebrick.passes.modules import output_error, tensors_of
 from firebrick.tools.subject import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rich.console import Console
 
 CONTENDERS = ("eager", "firebrick", "torch.compile")
 HEAD = ("model", "contender", "run ms", "x eager", "cold s", "warm s", "error", "peak MiB")

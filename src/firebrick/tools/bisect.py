@@ -13,16 +13,14 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.config import variable_of
 from firebrick.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf")
 _NODE = re.compile(r"grad_fn=<\w+>")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,15 +16,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from firebrick.extend.verify import copies_of
 from firebrick.ir.graph.calls import tensors_in
-from firebrick.ir.kernels.tree import Loop
+from firebrick.ir.kernels.schedule import Launch, Schedule
+from firebrick.ir.kernels.tree import Loop, Stmt
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern, Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from firebrick.ir.kernels.schedule import Launch, Schedule
-    from firebrick.ir.kernels.tree import Stmt
 
 aten = torch.ops.aten
 

@@ -7,17 +7,15 @@ import platform
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.table import Table
 
 from firebrick import runtime
+from firebrick.config import Config
 from firebrick.errors import FirebrickError
 from firebrick.targets.by_device import find_targets
-
-if TYPE_CHECKING:
-    from firebrick.config import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ import json
 import tempfile
 import threading
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick import trace
 from firebrick.backends.onnx_graph import to_onnx
@@ -19,15 +21,8 @@ from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.fakes.node_values import origins
 from firebrick.tools.graph_picture import to_html, to_svg
-from firebrick.tools.graph_view import show_view, view_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import fx
-
-    from firebrick.tools.graph_view import GraphView
-    from firebrick.tools.subject import Captured, Graph
+from firebrick.tools.graph_view import GraphView, show_view, view_graph
+from firebrick.tools.subject import Captured, Graph
 
 
 class Views:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.tools.graph_view import Group, group_nodes, layers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from firebrick.tools.graph_view import GraphView, NodeView
+from firebrick.tools.graph_view import GraphView, Group, NodeView, group_nodes, layers_of
 
 _MOST_BOXES = 400
 _ROW = 8

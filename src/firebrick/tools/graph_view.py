@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,21 +17,16 @@ from firebrick import trace
 from firebrick.api.explaining import count
 from firebrick.config import Config
 from firebrick.errors import FirebrickError
-from firebrick.extend import apply_passes, registry
+from firebrick.extend import PassReport, apply_passes, registry
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.node_values import origins
 from firebrick.ir.graph.labels import is_silent, library_of, op_name, step_labels, user_place
+from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.kernels.tree import loops_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern
 from firebrick.tools.costs import step_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from firebrick.extend import PassReport
-    from firebrick.ir.kernels.schedule import Launch
-    from firebrick.tools.subject import Captured, Graph
+from firebrick.tools.subject import Captured, Graph
 
 
 @dataclass(slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,11 +19,7 @@ from torch import fx
 from firebrick.errors import ConfigError, FirebrickError
 from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.tools.probe import Prober, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from firebrick.tools.subject import Captured
+from firebrick.tools.subject import Captured
 
 
 @dataclass(frozen=True, slots=True)

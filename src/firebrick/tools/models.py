@@ -7,15 +7,13 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _LLAMA = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8, "num_attention_heads": 8}
 MODELS: Mapping[str, tuple[str, str, dict[str, Any]]] = {

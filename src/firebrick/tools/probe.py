@@ -12,19 +12,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
 import firebrick
 from firebrick.errors import InternalError
 from firebrick.extend.verify import Difference, compare, copies_of, tolerance_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _START = 120.0
 """Seconds in which the process must have imported what it needs."""

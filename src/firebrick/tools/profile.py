@@ -6,10 +6,12 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from rich import box
@@ -21,10 +23,6 @@ from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.labels import is_silent, library_of, step_labels
 from firebrick.tools.costs import Cost, CostMode, node_flops, peak_bytes, step_bytes
 from firebrick.tools.subject import Captured, Target, capture, dotted_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)

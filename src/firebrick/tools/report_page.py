@@ -10,32 +10,26 @@ import tempfile
 import time
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Group as Lines
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 import firebrick
 from firebrick.api.settings import Settings
+from firebrick.config import Config
 from firebrick.ir.graph.labels import library_of
 from firebrick.report import FirebrickWarning, recorder
 from firebrick.tools import doctor
 from firebrick.tools.graph_picture import to_svg
-from firebrick.tools.graph_view import view_graph
-from firebrick.tools.subject import capture, offered
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
-
-    from firebrick.config import Config
-    from firebrick.tools.graph_view import GraphView
-    from firebrick.tools.subject import Captured, Target
+from firebrick.tools.graph_view import GraphView, view_graph
+from firebrick.tools.subject import Captured, Target, capture, offered
 
 Row = tuple[str, ...]
 

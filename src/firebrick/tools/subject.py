@@ -6,31 +6,27 @@ import difflib
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick import pipeline
 from firebrick.api.settings import Settings
 from firebrick.api.switches import OUTER, Switch
 from firebrick.capture import hook
+from firebrick.capture.frame import FrameReport
 from firebrick.config import Config
 from firebrick.errors import ConfigError, FirebrickError, UserLocation
 from firebrick.extend.verify import copies_of, example_tensors
 from firebrick.fakes.segments import is_cut, segments
 from firebrick.ir.graph.nested import Nested
 from firebrick.tools.models import check_name, load_target
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import fx
-
-    from firebrick.capture.frame import FrameReport
 
 
 @dataclass(frozen=True, slots=True)

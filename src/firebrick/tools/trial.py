@@ -15,10 +15,11 @@ import sys
 import traceback
 import warnings
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch import fx
 import firebrick
 from firebrick import passes, pipeline
 from firebrick.api import accuracy
+from firebrick.api.accuracy import Case
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, Unsupported
 from firebrick.extend import registry
@@ -34,11 +36,6 @@ from firebrick.extend.verify import ValueRecorder, copies_of
 from firebrick.fakes.segments import part_of
 from firebrick.ir.graph.labels import library_of, op_name, step_labels, user_place
 from firebrick.report import recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from firebrick.api.accuracy import Case
 
 _KEPT = 1024
 """Elements of a tensor that are compared between runs."""

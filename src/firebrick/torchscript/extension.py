@@ -8,15 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from firebrick.errors import CompileError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _SETUP = '''"""Generated: builds {name} against PyTorch."""
 

@@ -13,7 +13,8 @@ import linecache
 import math
 import operator
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +22,6 @@ from torch import nn
 from firebrick.errors import Unsupported
 from firebrick.torchscript.operations import PYTHON, TENSOR_FACTS
 from firebrick.torchscript.rewriting import overload_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _numbers = itertools.count()
 

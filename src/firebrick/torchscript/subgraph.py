@@ -7,7 +7,8 @@ interpreter runs the rest as before. The same `SubgraphCompiler` objects serve F
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -16,16 +17,11 @@ from torch.utils._pytree import tree_map
 
 from firebrick.config import Config
 from firebrick.errors import PassError
-from firebrick.extend import partition
+from firebrick.extend import Partition, SubgraphCompiler, partition
 from firebrick.extend.claimed_group import group_op
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.torchscript.python import to_module
 from firebrick.torchscript.rewriting import OptimizedScript, frozen_graph, nodes_of, overload_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.extend import Partition, SubgraphCompiler
 
 
 def compile_subgraphs(

@@ -6,10 +6,11 @@ an infinite factor on the way must not make a NaN of a zero.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,13 +18,8 @@ from torch import fx
 from firebrick.ir.graph.calls import copy_node
 from firebrick.ir.index.sizes import expressions
 from firebrick.runtime import Part, Place
-from firebrick.trace.joint_split import SIZES, zeros_node
+from firebrick.trace.joint_split import SIZES, Division, zeros_node
 from firebrick.trace.tape import module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from firebrick.trace.joint_split import Division
 
 aten = torch.ops.aten
 

@@ -7,27 +7,22 @@ inverse of each step, and other views of the storage are rebuilt when they are n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.promotion import NoRule
 from firebrick.fakes.strides import by_stride, dense_strides, is_dense
 from firebrick.fakes.view_rules import view
 from firebrick.ir.index.sizes import expressions
-from firebrick.runtime.bits import bits_of
+from firebrick.runtime.bits import Bits, bits_of
+from firebrick.trace.tape import Record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch._ops import OpOverload
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    from firebrick.runtime.bits import Bits
-    from firebrick.trace.tape import Record
-
-    Emit = Callable[..., Record]
+Emit = Callable[..., Record]
 
 aten = torch.ops.aten
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from torch import fx
+
+from firebrick.config import Config
 from firebrick.fakes.segments import is_cut
 from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.graph.nested import Nested
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.config import Config
 
 _DRAWS = re.compile("rand|normal|bernoulli|dropout|multinomial|uniform|exponential|poisson")
 

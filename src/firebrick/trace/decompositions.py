@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, _decomp
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._ops import OpOverload
 
 from firebrick.fakes.strides import is_channels_last, is_normalized_channels_last
 from firebrick.trace.attention_recipes import encoder_layer, multi_head_attention
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch._ops import OpOverload
 
 aten = torch.ops.aten
 

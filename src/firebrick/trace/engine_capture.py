@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,10 +20,6 @@ from firebrick.runtime import engine_steps as steps
 from firebrick.runtime.engine_steps import EngineCall, PlainCall
 from firebrick.runtime.training import NodeBackward, is_compiled_node, is_wanted
 from firebrick.trace.graph_key import graph_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 _functions: dict[str, EngineCall | PlainCall] = {}
 """Functions of torch's nodes by name; the engine tells each once a process."""

@@ -3,20 +3,17 @@ another kernel for a trace than in eager mode."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from firebrick.errors import LoweringError
 from firebrick.fakes.function_forms import FORMS
 from firebrick.trace.attention_recipes import with_rows
 from firebrick.trace.decompositions import asserted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 
 def _pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:

@@ -5,16 +5,14 @@ Such a graph is compiled as if gradients had been off at its start, so nothing i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 
 from firebrick.ir.graph.calls import copy_node
 from firebrick.trace.inference_trace import GRAD_MODE_TARGETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def mode_at_end(gm: fx.GraphModule) -> bool | None:

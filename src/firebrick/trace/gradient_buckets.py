@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import fx
 from torch.nn.parallel import DistributedDataParallel
 
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.trace.result_cuts import has_history, memory_of
-
-if TYPE_CHECKING:
-    from torch import fx
 
 _MODES = ("_set_grad_enabled", "set_grad_enabled", "_enter_autocast", "_exit_autocast")
 _MOST = 8

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,9 +16,6 @@ from firebrick.errors import LoweringError
 from firebrick.ir.graph.nested import Nested
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.runtime.engine_steps import EngineCall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class _NoText(Exception):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,26 +15,21 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.immutable_collections import immutable_list
 
+from firebrick.config import Config
 from firebrick.errors import LoweringError
 from firebrick.fakes.mode import dispatches_itself, hooks_paused, new_fake_mode, with_kernels_in_python
 from firebrick.fakes.strides import is_dense
 from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import is_mutating, tensors_in
 from firebrick.ir.index.sizes import expressions, has_symbols, size_of
-from firebrick.runtime.bits import bits_of
+from firebrick.runtime.bits import Bits, bits_of
+from firebrick.targets.base import Target
 from firebrick.trace.aliasing import Origin, Storage, Value, overlaps, restrided, switched
 from firebrick.trace.attention_recipes import attention_functions
 from firebrick.trace.function_recipes import FUNCTIONS
 from firebrick.trace.recurrent_recipes import recurrent_functions
 from firebrick.trace.tape import Record, module_of
 from firebrick.trace.tracer import Tracer, fake_like
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from firebrick.config import Config
-    from firebrick.runtime.bits import Bits
-    from firebrick.targets.base import Target
 
 aten = torch.ops.aten
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -20,34 +21,25 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from firebrick.errors import LoweringError, RefusedBackward
+from firebrick.config import Config
+from firebrick.errors import LoweringError, RefusedBackward, UserLocation
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.fakes.node_values import acts
+from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.graph.calls import tensors_in
-from firebrick.ir.graph.nested import CHECKPOINT, Hooked, Nested, Transform
+from firebrick.ir.graph.nested import CHECKPOINT, Body, Hooked, Nested, Transform
 from firebrick.ir.index.sizes import expressions, has_symbols, sizes_in
-from firebrick.runtime.bits import bits_of
-from firebrick.trace.aliasing import Origin, Value, overlaps
+from firebrick.runtime.bits import Bits, bits_of
+from firebrick.targets.base import Target
+from firebrick.trace.aliasing import Origin, Storage, Value, overlaps
 from firebrick.trace.function_recipes import FUNCTIONS
 from firebrick.trace.inference_trace import Finish, Trace, trace_alone, tracing_state
 from firebrick.trace.linear import nonlinear
 from firebrick.trace.recompute import is_random
 from firebrick.trace.result_cuts import Cuts, NotApart, cuts_of, ends_of, gradients_in, in_order
 from firebrick.trace.selective import MUST_SAVE, selective_contexts
-from firebrick.trace.tape import Draws, map_records
+from firebrick.trace.tape import Draws, Record, map_records
 from firebrick.trace.tracer import fake_like
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from firebrick.config import Config
-    from firebrick.errors import UserLocation
-    from firebrick.ir.graph.aten import Alias, AtenGraph
-    from firebrick.ir.graph.nested import Body
-    from firebrick.runtime.bits import Bits
-    from firebrick.targets.base import Target
-    from firebrick.trace.aliasing import Storage
-    from firebrick.trace.tape import Record
 
 
 @dataclass(slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from firebrick.config import Config
 from firebrick.errors import FirebrickError, LoweringError, PassError
 from firebrick.fakes.node_values import acts, origins
 from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
@@ -20,15 +22,9 @@ from firebrick.runtime import Place, Tangent, TrainingPlan
 from firebrick.runtime.unwatched import unwatched
 from firebrick.trace.aliasing import overlaps
 from firebrick.trace.inference_trace import needs_grad
-from firebrick.trace.joint import trace_joint
+from firebrick.trace.joint import JointGraph, trace_joint
 from firebrick.trace.recompute import Phases, ancestors, base_of, bytes_of, is_random, min_cut
 from firebrick.trace.tape import module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from firebrick.config import Config
-    from firebrick.trace.joint import JointGraph
 
 aten = torch.ops.aten
 

@@ -5,17 +5,13 @@ Behind the results and saved tensors of the shortened graph come those of each l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.ir.graph.equal_layers import NotAlike
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from firebrick.ir.graph.equal_layers import Repeat
-    from firebrick.runtime import TrainingPlan
-    from firebrick.trace.joint_split import Division
+from firebrick.ir.graph.equal_layers import NotAlike, Repeat
+from firebrick.runtime import TrainingPlan
+from firebrick.trace.joint_split import Division
 
 
 def forward_layers(division: Division, repeat: Repeat | None) -> Repeat | None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable
 
 import torch
 
 from firebrick.trace.tape import Record, map_records
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
 
 _SUMS = """
     add sub neg view expand permute transpose t squeeze unsqueeze slice select clone _to_copy sum mean cat stack flip

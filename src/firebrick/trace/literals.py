@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def write(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
+from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.dtypes import BY_TORCH
-
-if TYPE_CHECKING:
-    from firebrick.ir.graph.aten import AtenGraph
-    from firebrick.trace.joint import JointGraph
+from firebrick.trace.joint import JointGraph
 
 
 def show(aten: AtenGraph) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 def _quantize(x: Tensor, scale: Tensor, point: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:

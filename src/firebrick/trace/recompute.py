@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import operator
 from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +23,6 @@ from firebrick.trace.maxflow import INFINITE, Network
 from firebrick.trace.selective import MUST_SAVE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
     from firebrick.trace.joint import JointGraph
 
 _CHEAP = named(

@@ -7,20 +7,16 @@ PyTorch would unroll the steps, or hand a layer to oneDNN.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from firebrick.ir.operators.recurrent_op import CELLS, recurrent_op
 from firebrick.report import recorder
-from firebrick.targets.base import CALL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from firebrick.targets.base import Target
+from firebrick.targets.base import CALL, Target
 
 aten = torch.ops.aten
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -17,9 +18,6 @@ from torch.utils import _pytree as pytree
 
 from firebrick.ir.graph.calls import is_mutating, tensors_in, written_by
 from firebrick.ir.graph.nested import Nested
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _MOST = 8
 """More results have no node of their own: each is a graph to compile."""

@@ -6,9 +6,10 @@ partition finds it among what the backward needs; the others are computed again 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,12 +17,8 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, SelectiveCheckpointContext
 
 from firebrick.errors import LoweringError, RefusedBackward
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from firebrick.trace.tape import Draws
-    from firebrick.trace.tracer import Tracer
+from firebrick.trace.tape import Draws
+from firebrick.trace.tracer import Tracer
 
 MUST_SAVE = "must save"
 """In the metadata of a node: no partition computes it again."""

@@ -6,21 +6,17 @@ Records are turned into fx nodes once, at the end, and only those that some outp
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from firebrick.errors import LoweringError
+from firebrick.errors import LoweringError, UserLocation
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
-
-    from firebrick.errors import UserLocation
 
 
 class Record:

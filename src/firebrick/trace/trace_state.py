@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.fakes.mode import new_fake_mode
 from firebrick.trace.tracer import fake_like
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _DEVICES = ("cpu", "cuda")
 

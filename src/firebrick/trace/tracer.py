@@ -8,10 +8,12 @@ same mode, and what is left is recorded.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,20 +28,13 @@ from firebrick.ir.graph.calls import tensors_in
 from firebrick.ir.index.sizes import expressions, size_of
 from firebrick.ir.operators.collective_op import COLLECTIVE_OPS
 from firebrick.ir.operators.recurrent_op import recorded_lstm
-from firebrick.runtime.bits import bits_of, toggled
+from firebrick.runtime.bits import Bits, bits_of, toggled
 from firebrick.runtime.cuda_attention import SEEDED
 from firebrick.runtime.written import written_form
 from firebrick.trace.aliasing import BIT_OPS, Origin, Storage, Value, ViewStep, read, replay, steps_of, switched, write
 from firebrick.trace.decompositions import EXACT, decompositions
 from firebrick.trace.quantized_recipes import QUANTIZED
 from firebrick.trace.tape import Record, Tape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch._ops import OpOverload
-
-    from firebrick.runtime.bits import Bits
 
 aten = torch.ops.aten
 

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from firebrick.capture.bytecode.control_flow import HANDLING, NULL, VALUE, Flow, State, states
+from firebrick.capture.bytecode.instructions import Instruction
 from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.values.constant import LITERAL_TYPES
-
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.instructions import Instruction
 
 _BEFORE_LOOP = frozenset(("LOAD_FAST_AND_CLEAR", "MAKE_CELL", "SWAP", "COPY", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
 """Instructions between GET_ITER and FOR_ITER: the start of a comprehension."""

@@ -21,7 +21,6 @@ import types
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from firebrick import _native
 from firebrick.capture.breaks.continuation import (
@@ -50,10 +49,8 @@ from firebrick.capture.bytecode.control_flow import (
 )
 from firebrick.capture.bytecode.instructions import slot_names
 from firebrick.capture.bytecode.liveness import live_slots
+from firebrick.capture.emit.writer import Emitter
 from firebrick.errors import InternalError
-
-if TYPE_CHECKING:
-    from firebrick.capture.emit.writer import Emitter
 
 
 def can_break(code: CodeType, index: int, stack: Sequence[bool] = ()) -> bool:

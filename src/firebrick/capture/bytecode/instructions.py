@@ -7,13 +7,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from firebrick.capture.bytecode.code_tables import Position
 from firebrick.capture.bytecode.cpython import CACHES, COMPARE_SHIFT
 from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS, BY_NUMBER, COMPARE_SYMBOLS, PAIRS, Opcode, Operand
-
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.code_tables import Position
 
 T = TypeVar("T")
 

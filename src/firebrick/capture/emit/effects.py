@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from firebrick.capture.guards.sources import Source
-    from firebrick.capture.values.base import Args, Value, ValueEmitter
+from firebrick.capture.guards.sources import Source
+from firebrick.capture.values.base import Args, Value, ValueEmitter
 
 
 class Effects:

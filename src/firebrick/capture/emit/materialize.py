@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.emit.prelude import Made
 from firebrick.capture.emit.writer import Emitter
+from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.guards.sources import Local, Source
 from firebrick.capture.values.base import NULL, LazyValue, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import CallableValue, CellValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.graph import GraphBuilder
 
 
 class ValueEmitter(Emitter):

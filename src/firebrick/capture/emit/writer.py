@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, disassemble
+from firebrick.capture.bytecode.code_tables import Position
 from firebrick.capture.bytecode.cpython import (
     COMPARE_ARGS,
     HAS_CALL_KW,
@@ -21,10 +22,7 @@ from firebrick.capture.bytecode.cpython import (
     NULL_BEFORE_CALLABLE,
 )
 from firebrick.capture.bytecode.opcodes import BINARY_SYMBOLS
-
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.code_tables import Position
-    from firebrick.capture.guards.sources import Source
+from firebrick.capture.guards.sources import Source
 
 _BINARY_ARGS = {symbol: number for number, symbol in enumerate(BINARY_SYMBOLS)}
 _TEMP = "__fb"

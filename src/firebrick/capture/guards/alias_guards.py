@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick import _native
 from firebrick.capture.breaks.catalogue import SkipFrame
+from firebrick.capture.graph import GraphBuilder
 from firebrick.capture.inference_mode import storage_of
+from firebrick.capture.interpreter.frame_tracer import Tracer
 from firebrick.capture.values.function import CellValue
 from firebrick.capture.values.module import ModuleValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.interpreter.frame_tracer import Tracer
 
 
 def guard_aliases(tracer: Tracer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,11 +12,9 @@ from firebrick import _native
 from firebrick.capture.guards.guard_kinds import Guard, Ref, id_guard, state_guard, tensor_guard
 from firebrick.capture.guards.sources import Const, FunctionPart, InstanceDict, Variables
 from firebrick.capture.guards.torch_state import default_device
+from firebrick.capture.values.base import Source, Value
 from firebrick.capture.values.constant import LITERAL_TYPES
 from firebrick.capture.values.object import ObjectValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Source, Value
 
 _STATES = ("GRAD_MODE", "INFERENCE_MODE", "AUTOCAST", "DETERMINISTIC", "DEFAULT_DTYPE", "TORCH_FUNCTION", "TRANSFORMS")
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from firebrick import _native
+from firebrick.capture.guards.sources import Source
 
 if TYPE_CHECKING:
     from firebrick._native import Frame
-    from firebrick.capture.guards.sources import Source
 
 
 Shape: TypeAlias = "int | tuple[Any, ...]"

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from firebrick.capture.guards.guard_kinds import Guard
+from firebrick.capture.guards.size_conditions import Shape
+from firebrick.capture.guards.sources import Source
 from firebrick.capture.marks import DYNAMIC, STATIC
 from firebrick.errors import ConfigError
 from firebrick.fakes.mode import is_plain
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
+from firebrick.ir.index.sizes import Sizes
 
 if TYPE_CHECKING:
-    import torch
-
     from firebrick._native import Frame
-    from firebrick.capture.guards.size_conditions import Shape
-    from firebrick.capture.guards.sources import Source
-    from firebrick.ir.index.sizes import Sizes
 
 
 _INTEGERS = (2, (1 << 31) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -23,15 +23,13 @@ from firebrick.capture.values.base import Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, is_literal
 from firebrick.capture.values.early import EarlyReads
 from firebrick.capture.values.function import CellValue, FunctionValue
+from firebrick.capture.values.iterator import GeneratorValue
 from firebrick.capture.values.mapping import DictValue
+from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.object import MISSING, InstanceDictValue, ObjectValue, bind, class_lookup, is_odd_method
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.capture.values.size import size_value
 from firebrick.capture.values.wrap import fresh, wrap
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.iterator import GeneratorValue
-    from firebrick.capture.values.module import ModuleValue
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _WRITTEN = object()

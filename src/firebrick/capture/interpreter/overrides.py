@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter.function_modes import overrides_calls, told_of
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 
 def _overriding(args: Args) -> Iterator[ObjectValue]:

@@ -10,16 +10,13 @@ import itertools
 import sys
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.library.known_callables import key_of
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Kwargs
-
+from firebrick.capture.values.base import Args, Kwargs
 
 _NOTHING: Any = lambda: 0  # noqa: E731
 _ONE: Any = lambda one, /: 0  # noqa: E731

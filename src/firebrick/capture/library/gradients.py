@@ -20,6 +20,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.inference_mode import storage_of
 from firebrick.capture.library.known_callables import handles
 from firebrick.capture.library.transforms import without_hooks
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE
 from firebrick.capture.values.leaf import become_leaf, can_be_leaf
 from firebrick.capture.values.sequence import TupleValue
@@ -29,7 +30,6 @@ from firebrick.fakes.segments import stands_apart
 
 if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
 _NAMES = tuple(inspect.signature(torch.autograd.grad).parameters)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -7,14 +7,12 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.marks import IN_GRAPH, NONSTRICT, own_mark
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
-
-    Handler = Callable[[Interpreter, Args, Kwargs], Value]
+Handler = Callable[[Interpreter, Args, Kwargs], Value]
 
 _HANDLERS: dict[Any, Handler] = {}
 POLYFILLS: dict[Any, FunctionType] = {}

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import adam, optimizer
 
 from firebrick.capture.breaks.catalogue import breaks
 from firebrick.capture.library.known_callables import TRANSPARENT_MODULES, handles, handles_each, replaces
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.tensor import TENSOR_METHODS, TensorValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
-
 
 TRANSPARENT_MODULES.add(__name__)
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch._compile
+from torch import nn
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
@@ -22,6 +23,7 @@ from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
 from firebrick.capture.library.torch_settings import fixed_call
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, FunctionValue, PartialValue
 from firebrick.capture.values.mapping import DictValue
@@ -29,12 +31,6 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.module import ModuleValue
 from firebrick.capture.values.sequence import ListValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
-
 
 handles(marks.is_compiling, torch.compiler.is_dynamo_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 

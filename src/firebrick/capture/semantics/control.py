@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import LOOP_END, SEND_KEEPS_RECEIVER
+from firebrick.capture.bytecode.instructions import Instruction
 from firebrick.capture.semantics.dispatch import HANDLERS, Signal, executes
 from firebrick.capture.values.base import Interpreter, Raised, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -15,10 +15,7 @@ from firebrick.capture.values.exception import ExceptionValue, TracebackValue
 from firebrick.capture.values.iterator import GeneratorValue, IteratorValue
 from firebrick.capture.values.scalar import expect, may_be_expected, negated
 
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.instructions import Instruction
-
-    Condition = Callable[[Interpreter, Value], bool]
+Condition = Callable[[Interpreter, Value], bool]
 
 # -- jumps ------------------------------------------------------------------------
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import builtins
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.breaks.continuation import MISSING
 from firebrick.capture.bytecode.cpython import HAS_FUNCTION_ATTRIBUTES
+from firebrick.capture.bytecode.instructions import Instruction
 from firebrick.capture.bytecode.opcodes import INTRINSICS_1, INTRINSICS_2
 from firebrick.capture.interpreter import operators
 from firebrick.capture.semantics.control import reraise_star
-from firebrick.capture.semantics.dispatch import HANDLERS, executes
+from firebrick.capture.semantics.dispatch import HANDLERS, Handler, executes
 from firebrick.capture.values.base import NULL, Interpreter, LazyValue, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.function import FunctionValue
@@ -21,10 +22,6 @@ from firebrick.capture.values.mapping import DictValue, SetValue, key_of
 from firebrick.capture.values.scalar import is_open, joined, negated, truth_of
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue, TruthValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.instructions import Instruction
-    from firebrick.capture.semantics.dispatch import Handler
 
 # -- operators ------------------------------------------------------------------------
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from firebrick.capture.bytecode.instructions import Instruction
+
 if TYPE_CHECKING:
-    from firebrick.capture.bytecode.instructions import Instruction
     from firebrick.capture.interpreter.interpreter import Interpreter
 
-    Handler = Callable[[Interpreter, Instruction], "Signal | None"]
+Handler = Callable[["Interpreter", Instruction], "Signal | None"]
 
 
 class Signal(Enum):

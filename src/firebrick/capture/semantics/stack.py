@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.bytecode.cpython import NULL_BEFORE_CALLABLE
+from firebrick.capture.bytecode.instructions import Instruction
 from firebrick.capture.bytecode.opcodes import PAIRS
 from firebrick.capture.guards.sources import Global, Namespace
 from firebrick.capture.semantics.dispatch import HANDLERS, executes
@@ -15,9 +15,6 @@ from firebrick.capture.values.base import NULL, Interpreter, Raised, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CellValue
 from firebrick.capture.values.mapping import DictValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.bytecode.instructions import Instruction
 
 
 @executes("RESUME", "NOP", "CACHE", "PRECALL", "INTERPRETER_EXIT")

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.guards.sources import Source as Source
 
 if TYPE_CHECKING:
     from firebrick.capture.emit.materialize import ValueEmitter as ValueEmitter
-    from firebrick.capture.guards.sources import Source as Source
     from firebrick.capture.interpreter.frame_tracer import Tracer as Tracer
     from firebrick.capture.interpreter.interpreter import Interpreter as Interpreter
 else:
-    Interpreter = Source = Tracer = ValueEmitter = Any  # names in annotations alone
+    Interpreter = Tracer = ValueEmitter = Any  # names in annotations alone
 
 # With these, the names that the signatures of values and rules are made of.
 Args = Sequence["Value"]

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.prelude import Prelude
 from firebrick.capture.guards.sources import Applied, Source
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue, OpenValue
 from firebrick.capture.values.made import NumberInGraph, NumberValue, call_with_numbers, takes_number, tensor_of_number
 from firebrick.capture.values.sequence import SequenceValue
 from firebrick.capture.values.size import SizeNodes, SizeValue
 from firebrick.capture.values.tensor import TensorValue
+from firebrick.ir.index.expr import Expr
 
 if TYPE_CHECKING:
-    from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
-    from firebrick.ir.index.expr import Expr
 
 
 class Base(NamedTuple):

@@ -18,18 +18,18 @@ from torch import fx
 
 from firebrick.capture.guards.sources import Applied
 from firebrick.capture.inference_mode import storage_of
+from firebrick.capture.values.base import Args, Kwargs, Value
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.sequence import ListValue, SliceValue, TupleValue
 from firebrick.capture.values.tensor import TensorValue
 from firebrick.fakes.data_sizes import as_size
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.graph.nested import SIGNS
+from firebrick.ir.index.expr import Expr
 
 if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.guards.guard_set import Guards
-    from firebrick.capture.values.base import Args, Kwargs, Value
-    from firebrick.ir.index.expr import Expr
 
 _SHOWN = "a number of {0.base}"
 _MOST_CALLS = 48

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.inference_mode import made_of, storage_of
+from firebrick.capture.values.base import Args, Interpreter, Kwargs
 from firebrick.capture.values.made import MadeTensor
 from firebrick.capture.values.tensor import TensorValue, new_leaf
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs
 
 
 def can_be_leaf(data: TensorValue) -> bool:

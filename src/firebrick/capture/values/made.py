@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
+from torch import fx
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
@@ -15,9 +16,6 @@ from firebrick.capture.values.base import Args, Interpreter, Kwargs, UnknownValu
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.size import SizeValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from torch import fx
 
 
 class MadeTensor(TensorValue):

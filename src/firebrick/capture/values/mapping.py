@@ -7,20 +7,26 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import InstanceAttr
 from firebrick.capture.values.address import AddressValue, WeakReferenceValue, number_key
-from firebrick.capture.values.base import BuiltinValue, NotConstant, Value
+from firebrick.capture.values.base import (
+    Args,
+    BuiltinValue,
+    Interpreter,
+    Kwargs,
+    NotConstant,
+    Source,
+    Value,
+    ValueEmitter,
+)
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 from firebrick.capture.values.size import SizeValue
 
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
-
-    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
+Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""

@@ -9,19 +9,27 @@ import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Attr, InstanceAttr, InstanceDict
-from firebrick.capture.values.base import BuiltinValue, ComparedValue, NotConstant, Raised, Value
+from firebrick.capture.values.base import (
+    Args,
+    BuiltinValue,
+    ComparedValue,
+    Interpreter,
+    Kwargs,
+    NotConstant,
+    Raised,
+    Source,
+    Value,
+    ValueEmitter,
+)
 from firebrick.capture.values.constant import ConstantValue
 from firebrick.capture.values.function import BoundMethodValue, CallableValue, RawMethod
 from firebrick.capture.values.mapping import DictValue, SetValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, ValueEmitter
 
 
 class Overridden(Exception):

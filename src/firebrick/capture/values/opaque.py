@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import fx
 
 from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.mapping import DictValue
 from firebrick.capture.values.sequence import TupleValue
 from firebrick.ir.graph.nested import Nested, Transform
-
-if TYPE_CHECKING:
-    from torch import fx
 
 
 class Opaque:

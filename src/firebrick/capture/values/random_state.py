@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.sources import Attr
-from firebrick.capture.values.base import BuiltinValue
+from firebrick.capture.values.base import Args, BuiltinValue, Interpreter, Kwargs, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.made import NumberValue
 from firebrick.capture.values.object import ObjectValue
 from firebrick.capture.values.tensor import TensorValue
-
-if TYPE_CHECKING:
-    from firebrick.capture.emit.prelude import Made
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value, ValueEmitter
 
 
 class Draws(Break):

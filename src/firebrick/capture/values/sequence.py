@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
 from firebrick.capture.values.base import Args, BuiltinValue, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 
-if TYPE_CHECKING:
-    Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
+Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
 
 
 class SequenceValue(BuiltinValue):

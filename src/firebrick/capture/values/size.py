@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from firebrick.capture.breaks.catalogue import Break
+from firebrick.capture.emit.prelude import Prelude
 from firebrick.capture.guards.sources import Attr, Item
 from firebrick.capture.values.base import Interpreter, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import ConstantValue, OpenValue
@@ -22,9 +24,6 @@ from firebrick.ir.index.operation import operation
 from firebrick.ir.index.sizes import expressions
 
 if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.capture.emit.prelude import Prelude
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.values.early import EarlyReads
     from firebrick.capture.values.tensor import TensorValue

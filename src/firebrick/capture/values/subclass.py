@@ -13,12 +13,12 @@ import torch
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
     from firebrick.capture.values.tensor import TensorValue
 
 _TENSOR = torch.Tensor.__mro__

@@ -6,9 +6,10 @@ import functools
 import operator
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from firebrick.capture.breaks.catalogue import Break, breaks
 from firebrick.capture.guards.sources import Attr
@@ -20,10 +21,7 @@ from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, ListValue, TupleValue
 from firebrick.capture.values.size import SizeValue
 
-if TYPE_CHECKING:
-    from torch import fx
-
-    Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
+Method = Callable[["Interpreter", "TensorValue", Args, Kwargs], Value]
 
 _METADATA = frozenset(
     {

@@ -30,6 +30,7 @@ from firebrick.capture.guards.guard_kinds import TensorMeta
 from firebrick.capture.library import known_callables
 from firebrick.capture.values.address import WeakReferenceValue, number_key
 from firebrick.capture.values.array import ArrayValue, torch_dtype
+from firebrick.capture.values.base import Source, Value
 from firebrick.capture.values.classes import ClassValue
 from firebrick.capture.values.computed import of_float
 from firebrick.capture.values.constant import LITERAL_TYPES, ConstantValue, NumpyScalarValue, is_literal
@@ -50,7 +51,6 @@ from firebrick.runtime.quantized import quantization, unpacked
 
 if TYPE_CHECKING:
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Source, Value
 
     Wrapper = Callable[[Tracer, Any, Source, bool], Value]
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Attr
 from firebrick.capture.hook import Wrapped
+from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, bind, class_lookup
@@ -28,7 +29,6 @@ from firebrick.capture.wrappers import Call, Layout, Unwrap, Wrap, leaves_of, re
 if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder
     from firebrick.capture.interpreter.frame_tracer import Tracer
-    from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 
 _WRAPPED, _UNWRAP, _REFILLED = Wrapped(wrapped, None), Wrapped(unwrap, None), Wrapped(refill, None)
 """What new code calls: none of it is captured."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-    from torch import fx
+import torch
+from torch import fx
 
-    from firebrick.runtime.bits import Bits
-
+from firebrick.runtime.bits import Bits
 
 BY_LIBRARY = "by library"
 """Key in the meta of nodes that loops must not compute."""

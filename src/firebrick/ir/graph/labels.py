@@ -5,16 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
+from firebrick.errors import UserLocation
 from firebrick.ir.graph.calls import VIEWS
-
-if TYPE_CHECKING:
-    from torch import fx
-
-    from firebrick.errors import UserLocation
 
 _TORCH = str(Path(torch.__file__).parent)
 _MOST_NAMES = 4

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils import _pytree as pytree
-
-if TYPE_CHECKING:
-    from torch import fx
 
 CHECKPOINT: Any = getattr(torch.utils.checkpoint.checkpoint, "__wrapped__", torch.utils.checkpoint.checkpoint)
 """`checkpoint` as torch defines it, without what keeps torch's compiler out."""

@@ -6,12 +6,11 @@ Neither knows a machine: how a kernel's body looks is the target's own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.schedule import Param
-    from firebrick.ir.loops.program import Buffer, Store
+from firebrick.ir.index.expr import Expr, Var
+from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.loops.program import Buffer, Store
 
 
 @dataclass(frozen=True, slots=True)

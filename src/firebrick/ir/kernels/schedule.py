@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Extern, LoopProgram
+from firebrick.ir.index.expr import Expr
+from firebrick.ir.loops.program import Extern, LoopProgram
 
 
 @dataclass(frozen=True, slots=True)

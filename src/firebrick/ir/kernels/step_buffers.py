@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.ir.kernels.schedule import Launch
 from firebrick.ir.loops.program import Extern, Ref
 
-if TYPE_CHECKING:
-    Step = Launch | Extern
+Step = Launch | Extern
 
 
 def names_in(step: Step) -> list[str]:

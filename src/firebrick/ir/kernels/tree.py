@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ZERO
-from firebrick.ir.loops.program import Axis, Load, Store
+from firebrick.ir.index.expr import ZERO, Expr
+from firebrick.ir.loops.program import Axis, Load, Store, Value
 from firebrick.ir.loops.values import roots_of
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,12 @@ loads themselves are clamped, so that no order of the two can read outside of a 
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from firebrick.ir.index.expr import INF
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Masked, Op, Reduce
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from firebrick.ir.loops.program import Value
+from firebrick.ir.loops.program import Const, Index, Masked, Op, Reduce, Value
 
 CHECK = "firebrick::check_index"
 """`check_index(extremes, low, high, error, text)` as a library call of a loop program."""

@@ -6,18 +6,14 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import ZERO, Var, const, floordiv, maximum, minimum, mod
+from firebrick.ir.index.expr import ZERO, Expr, Var, const, floordiv, maximum, minimum, mod
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Value
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
 
 
 def constant(value: bool | int | float, dtype: str) -> Const:

@@ -14,13 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from firebrick.ir.index.expr import ONE, ZERO
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
 
 # ---------------------------------------------------------------- buffers
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.index.expr import Expr, Var
+from firebrick.ir.loops.program import Axis, Const, Index, Load, Masked, Op, Reduce, Scan, Store, Value
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Axis, Value
 
 _NONE: frozenset[Var] = frozenset()
 _GUESS = 193

@@ -7,12 +7,11 @@ order of its calls, so there each collective is one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    Shape = Callable[..., Sequence[Any]]
+Shape = Callable[..., Sequence[Any]]
 
 
 SHAPES: dict[str, tuple[str, Shape]] = {

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import var
+from firebrick.ir.kernels.tree import Acc, Fold
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Index
 from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.targets.cpu.cpp_types import SCALAR, SIGNED, constant_text, lane_type
+from firebrick.targets.cpu.lane_values import Values
 from firebrick.targets.cpu.scalar_functions import COMBINE
 from firebrick.targets.cpu.unit_writer import Lanes, Local, Text
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.tree import Acc, Fold
-    from firebrick.targets.cpu.lane_values import Values
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, Expr
@@ -19,9 +19,7 @@ from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.cpp_types import size_text
 from firebrick.targets.cpu.matmul_kernel import CHAIN, MOST_ROWS, POINTS, REGISTERS, SERIAL, panel_floats
 from firebrick.targets.cpu.tiles import ROW, panels, tile
-
-if TYPE_CHECKING:
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::attention.out"
 

@@ -344,9 +344,8 @@ class Body:
                 self._lanes_body(loop, [(name, Lanes(loop.axis.var, width, count))])
 
     def _lanes_body(self, loop: Loop, lanes: list[tuple[str, Lanes]]) -> None:
-        outside = self.out.enter([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)])
-        self.body(loop.body)
-        self.out.leave(outside)
+        with self.out.side_by_side([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)]):
+            self.body(loop.body)
 
     def _transposed_loop(self, loop: Loop, low: str, high: str) -> bool:
         """A serial loop in lanes whose loads follow the loop: blocks are loaded along it, turned, and read as lanes.

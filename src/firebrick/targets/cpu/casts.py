@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import SCALAR
+from firebrick.targets.cpu.unit_writer import Text, Writer
 from firebrick.targets.cpu.vector_math import AVX512, HALF_HARDWARE
-
-if TYPE_CHECKING:
-    from firebrick.targets.cpu.unit_writer import Text, Writer
 
 _HALVES = ("bf16", "f16")
 

@@ -33,8 +33,9 @@ _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "h
 
 _MANY, _SMALL = 32, 64
 """Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
-_PACKED, _TILES, _BEHIND = 0.75, 0.7, 1.5
-"""Cost of kernels whose weight is packed ahead of time, of ours with instructions for bfloat16, and of slow ones."""
+_PACKED, _AHEAD, _TILES, _BEHIND = 0.75, 0.55, 0.7, 1.5
+"""Cost of kernels whose weight is packed ahead of time, oneDNN's and ours, of ours with instructions for bfloat16, and
+of slow ones."""
 _LANES, _WIDEST = 4, 32
 """Channels that fill the shortest vectors, and width of a window up to which a kernel of channels by themselves is
 written: it has a line for each place and result."""
@@ -64,6 +65,10 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         choices.append(Choice("tiles", _TILES, _TILED[op], options={"columns": columns, "depth": HALVES}))
     elif half and op == "aten::mm" and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
         choices.append(Choice("wide", _PACKED))
+    elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
+        (inner, outer), width = args[1].shape, target.vector_bytes // 2
+        if inner >= width and outer % width == 0:  # whole panels, of two vectors each
+            choices.append(Choice("ahead", _AHEAD, _WRITTEN, options={"columns": width}))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from firebrick.config import Config
 from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.targets.cpu.dense_kernel import Call, Dense, Field, tallest
 from firebrick.targets.cpu.depthwise_kernel import Depthwise
@@ -19,9 +22,6 @@ from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
 
 if TYPE_CHECKING:
-    import torch
-
-    from firebrick.config import Config
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 _PROBE = """\

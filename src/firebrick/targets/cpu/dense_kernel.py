@@ -12,19 +12,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid, panel_floats
 from firebrick.targets.cpu.tiles import CLIP, pixels
 from firebrick.targets.cpu.transpose import transpose_helper
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::convolution.out"
 Field = int | str | tuple[Any, ...]

@@ -7,13 +7,11 @@ What is outside of the image is read from a row of zeros, which pointers lead to
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from firebrick.targets.cpu.dense_kernel import Call, Field
 from firebrick.targets.cpu.epilogue import activation
-
-if TYPE_CHECKING:
-    from firebrick.targets.cpu.dense_kernel import Call, Field
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 PIXELS = (7, 8, 6, 5, 4)
 """Results of a tile, of those with the least waste the first. A sum waits four cycles for the one before, and a core

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from firebrick.targets.cpu.tiles import reading
-
-if TYPE_CHECKING:
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.targets.cpu import attention_kernel, dense_kernel, matmul_kernel, panel_kernel, recurrent_kernel
 from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.dense_kernel import Call, Dense
@@ -14,13 +16,9 @@ from firebrick.targets.cpu.depthwise_kernel import Depthwise
 from firebrick.targets.cpu.matmul_kernel import Linear
 from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.recurrent_kernel import Recurrent
+from firebrick.targets.cpu.unit_writer import Unit
 
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.targets.cpu.unit_writer import Unit
-
-Shape = Linear | Call | Recurrent | PanelProduct | Attention
+Shape: TypeAlias = Linear | Call | Recurrent | PanelProduct | Attention
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from firebrick.errors import LoweringError
+from firebrick.ir.kernels.schedule import Kernel
 from firebrick.ir.kernels.tree import Acc, Let, Loop, Stmt
 from firebrick.targets.cpu.accumulators import AccState, combine_one, declare
 from firebrick.targets.cpu.body import TILE, Body
@@ -14,9 +14,6 @@ from firebrick.targets.cpu.cpp_types import SCALAR
 from firebrick.targets.cpu.plan import PARALLEL_WORK
 from firebrick.targets.cpu.tree_facts import deepest_loops, folds, weight
 from firebrick.targets.cpu.unit_writer import Local, Unit
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.schedule import Kernel
 
 _CHUNK = 4096
 """Iterations of a vector loop that one thread takes at a time."""
@@ -53,7 +50,7 @@ class _Kernel:
         if split.loops:
             self._head("part")
             count = self._loops(split)
-            self._tail()
+            self.out.lines.append("}")
             self._head("")
             self._start("args", count)
         else:
@@ -63,7 +60,7 @@ class _Kernel:
             else:
                 self._head("")
                 self.body.body(self.kernel.body)
-        self._tail()
+        self.out.lines.append("}")
         return "\n".join(self.out.lines) + "\n"
 
     def _head(self, kind: str) -> None:
@@ -88,9 +85,6 @@ class _Kernel:
             sizes = [f"({self.out.index(e)})" for e in deepest_loops(self.kernel.body)]
             pieces = f"{' * '.join([*sizes, str(weight(self.kernel.body))])} < {PARALLEL_WORK} ? 0 : 1"
         self.out.line(f"fb_parallel({self.kernel.name}_part, {args}, sizes, {count}, {pieces});")
-
-    def _tail(self) -> None:
-        self.out.lines.append("}")
 
     # ------------------------------------------------------------ independent iterations
 
@@ -181,7 +175,7 @@ class _Kernel:
                 out.line(f"(({SCALAR[acc.dtype]}*)args[{first + 2 * k}])[part] = {value};")
                 if acc.reduction.startswith("arg"):
                     out.line(f"((int64_t*)args[{first + 2 * k + 1}])[part] = {at};")
-        self._tail()
+        self.out.lines.append("}")
         self._head("")
         for let in lets:
             body.let(let)

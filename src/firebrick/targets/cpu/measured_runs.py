@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from firebrick.config import Config
+from firebrick.targets.base import Choice
 from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
@@ -24,8 +26,6 @@ from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct, window_of
 
 if TYPE_CHECKING:
-    from firebrick.config import Config
-    from firebrick.targets.base import Choice
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn
@@ -73,7 +73,7 @@ def probes_of(weight: torch.Tensor, columns: int, simd: str) -> Iterator[tuple[C
         yield MatmulProbe, False
 
 
-_OWN = frozenset({"own", "dots", "panels"})
+_OWN = frozenset({"own", "dots", "panels", "ahead"})
 
 
 def matmuls(
@@ -274,7 +274,7 @@ def convolutions(
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
     columns = max((c.options["columns"] for c in choices.values() if "columns" in c.options), default=0)
     part = _Part.of(_PRODUCTS * target.threads, columns or 1, x, weight, how, groups, out)
-    outer, inner, *window = part.weight
+    outer, inner, *_, width = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer, dtype=weight.dtype)
     for form, passes in forms.items():
         try:
@@ -287,10 +287,9 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                tile = window[-1], part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
+                tile = width, part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
                 detail = columns or (lanes_of(target.vector_bytes, outer), *tile)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
-                passes -= math.prod(window[:-2]) - 1  # which are timed
         except (RuntimeError, ValueError, KeyError):
             continue
         yield form, _followed(run, (pixels, outer), passes)

@@ -16,18 +16,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import PLANS
 from firebrick.targets.cpu.tiles import CLIP
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 OPS = "firebrick::panel_product.out", "firebrick::panel_convolution.out"
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import takewhile
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, Var
+from firebrick.ir.kernels.groups import Statement
 from firebrick.ir.loops.program import Load, Op, Scan, Store
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS
 from firebrick.ir.loops.values import hint, walk
 from firebrick.targets.tree_building import LoopPlan
 from firebrick.targets.tree_order import Access, Loops, apart
-
-if TYPE_CHECKING:
-    from firebrick.ir.kernels.groups import Statement
 
 PARALLEL_WORK = 150_000
 """Work, counted in additions, that is worth sharing out among threads."""

@@ -11,18 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from firebrick.errors import LoweringError
+from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.number import as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.cpp_types import size_text
 from firebrick.targets.cpu.matmul_kernel import REGISTERS
 from firebrick.targets.cpu.tiles import dot
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::recurrent.out"
 

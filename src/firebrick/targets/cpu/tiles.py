@@ -8,12 +8,9 @@ fb_tile:  columns of the weight lie side by side: a row of a panel times single 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from firebrick.targets.cpu.transpose import SHUFFLE, transpose_helper
-
-if TYPE_CHECKING:
-    from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.unit_writer import Unit
 
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""

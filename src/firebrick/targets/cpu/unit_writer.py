@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.ir.index.expr import Expr, Var
 from firebrick.ir.loops.dtypes import DTYPES
+from firebrick.ir.loops.program import Value
 from firebrick.targets.cpu import cpp_types
 from firebrick.targets.cpu.scalar_functions import HELPERS
 from firebrick.targets.cpu.transpose import BLOCK, SHUFFLE, transpose_helper
 from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
 
 if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Value
     from firebrick.targets.cpu.accumulators import AccState
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
@@ -200,19 +200,15 @@ class Writer:
         if len(self.replicas) > 1:
             self._use(self.replicas[0])
 
-    def enter(self, replicas: list[Replica]) -> list[Replica]:
-        """Write for these vectors from now on; returns what `leave` needs."""
+    @contextmanager
+    def side_by_side(self, replicas: list[Replica]) -> Iterator[None]:
+        """Write for these vectors."""
         (base,) = outside = self.replicas
         for r in replicas:
-            r.locals = dict(base.locals)
-            r.accs = dict(base.accs)
-            r.scopes = [*base.scopes, {}]
+            r.locals, r.accs, r.scopes = dict(base.locals), dict(base.accs), [*base.scopes, {}]
         self.replicas = replicas
         self._use(replicas[0])
-        return outside
-
-    def leave(self, outside: list[Replica]) -> None:
-        """Back to before `enter`."""
+        yield
         self.replicas = outside
         self._use(outside[0])
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from firebrick.config import Config
+from firebrick.ir.kernels.schedule import Schedule
 from firebrick.runtime.build import workers
 from firebrick.targets.cpu.handwritten import tiles_of, written_text
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.unit_writer import Unit
 
 if TYPE_CHECKING:
-    from firebrick.config import Config
-    from firebrick.ir.kernels.schedule import Schedule
     from firebrick.targets.cpu.cpu_target import CpuTarget
 
 _FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")

@@ -7,25 +7,19 @@ its sums as the maximum grows (https://arxiv.org/abs/2205.14135). All tensors ar
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, as_expr, floordiv, total
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, floordiv, total
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
-from firebrick.ir.loops.program import Ref
+from firebrick.ir.loops.program import Buffer, Extern, Ref
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.tiling import power_above
 from firebrick.targets.cuda.triton_functions import TYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.targets.cuda.facts import CardFacts
-
 
 _CALLS = frozenset(
     f"aten::_scaled_dot_product_{name}"

@@ -7,25 +7,19 @@ with its share of the programs. Launches that fill the card anyway stay alone: t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from firebrick.ir.kernels.groups import PlannedLaunch
-from firebrick.ir.kernels.schedule import Launch
+from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
 from firebrick.ir.kernels.step_buffers import names_in
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Extern
+from firebrick.ir.loops.program import Buffer, Extern
+from firebrick.targets.base import KernelTable
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.launches import beside
 from firebrick.targets.cuda.tile import Body
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Buffer
-    from firebrick.targets.base import KernelTable
-    from firebrick.targets.cuda.facts import CardFacts
-
-    Touched = tuple[set[str], set[str]]
+Touched = tuple[set[str], set[str]]
 
 _MOST = 16
 """Launches that become one: more would make its code, of as many copies, longer than it saves."""

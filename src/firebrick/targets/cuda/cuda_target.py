@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from firebrick.artifact import Unit
+from firebrick.config import Config
 from firebrick.ir.index.expr import ONE, Expr, as_expr
-from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
-from firebrick.ir.kernels.schedule import Param
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
+from firebrick.ir.kernels.schedule import Kernel, Param, Schedule
 from firebrick.ir.loops.bounds import CHECK
-from firebrick.ir.loops.program import Ref
-from firebrick.targets.base import CALL, Choice, FusionFacts, Target
+from firebrick.ir.loops.program import Buffer, Extern, Ref
+from firebrick.ir.loops.values import Table
+from firebrick.targets.base import CALL, Choice, FusionFacts, KernelTable, Target
 from firebrick.targets.cuda.attention import Attention, attention_text, plan_attention
 from firebrick.targets.cuda.beside import side_by_side, steady_params
 from firebrick.targets.cuda.convolutions import convolution_form
-from firebrick.targets.cuda.facts import read_facts, tells_state
+from firebrick.targets.cuda.facts import CardFacts, read_facts, tells_state
 from firebrick.targets.cuda.launches import plan_group
 from firebrick.targets.cuda.product import Product, merges, plan_product, product_text
 from firebrick.targets.cuda.search import Search
 from firebrick.targets.cuda.triton_functions import TYPES
 from firebrick.targets.cuda.triton_text import CHECK_TEXT, DEPENDENT, kernel_text, unit_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from firebrick.config import Config
-    from firebrick.ir.kernels.groups import Work
-    from firebrick.ir.kernels.schedule import Kernel, Schedule
-    from firebrick.ir.loops.program import Buffer, Extern
-    from firebrick.ir.loops.values import Table
-    from firebrick.targets.base import KernelTable
-    from firebrick.targets.cuda.facts import CardFacts
-
 
 _DEPENDENT = 90
 """Capability from which kernels may start while the one before them still runs."""

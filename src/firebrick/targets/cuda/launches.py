@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.ir.index.expr import total, var
-from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch
+from firebrick.ir.index.expr import Expr, Var, total, var
+from firebrick.ir.kernels.groups import GroupPlan, PlannedLaunch, Work
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.loops.program import Index, Load, Reduce, Store
 from firebrick.ir.loops.values import roots_of, values_of
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.planner import Terms, plan_tiles
 from firebrick.targets.cuda.split_reductions import split_folds
 from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.groups import Work
-    from firebrick.targets.cuda.facts import CardFacts
 
 
 def plan_group(work: Work, card: CardFacts) -> GroupPlan:

@@ -10,25 +10,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from struct import pack, unpack
-from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import ONE, ZERO, Expr, floordiv, var
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store
+from firebrick.ir.loops.program import Const, Index, Load, Masked, Op, Reduce, Scan, Store, Value
 from firebrick.ir.loops.scalar_ops import reduction_identity
 from firebrick.ir.loops.values import Table, children_of, loads_of, ordered, roots_of, values_of
 from firebrick.targets.cuda.scopes import INDENT, Scope, Scopes, Term, joined
-from firebrick.targets.cuda.tile import LOOP, WHOLE, Fold, Online, Phase, position_of
+from firebrick.targets.cuda.tile import LOOP, WHOLE, Dim, Fold, Online, Part, Phase, position_of
 from firebrick.targets.cuda.triton_functions import FOLDS, FUNCTIONS, TYPES, cast_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from firebrick.ir.loops.program import Value
-    from firebrick.targets.cuda.tile import Dim, Part
 
 __all__ = ["INDENT", "PartWriter"]
 

@@ -11,27 +11,19 @@ computing something twice, and each reduction of a value is found in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import INF, ONE, ZERO, product, var
-from firebrick.ir.kernels.groups import Work
+from firebrick.ir.index.expr import INF, ONE, ZERO, Expr, Var, product, var
+from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store
+from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store, Value
 from firebrick.ir.loops.values import Rewriter, Table, children_of, hint, loads_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of, position_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.kernels.groups import Statement
-    from firebrick.ir.loops.program import Value
-    from firebrick.targets.cuda.facts import CardFacts
-
 
 _SERIAL = 64
 """Elements up to which a fold of tensors that lie across it is done by each thread alone."""

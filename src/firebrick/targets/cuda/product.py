@@ -11,30 +11,24 @@ multiprocessor, which loads its next tile while it stores one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
-from firebrick.ir.index.expr import INF, ONE, ZERO, as_expr, floordiv, product, total, var
+from firebrick.ir.index.expr import INF, ONE, ZERO, Expr, Var, as_expr, floordiv, product, total, var
 from firebrick.ir.kernels.groups import PlannedLaunch
 from firebrick.ir.kernels.schedule import Param
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.constructors import cast, op
-from firebrick.ir.loops.program import Buffer, Load, Ref, Store, contiguous_strides
+from firebrick.ir.loops.program import Buffer, Extern, Load, Ref, Store, Value, contiguous_strides
 from firebrick.ir.loops.values import hint, loads_of
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.part_text import PartWriter
 from firebrick.targets.cuda.planner import Terms
 from firebrick.targets.cuda.scopes import Term
 from firebrick.targets.cuda.tile import GRID, Dim, Part, Phase
 from firebrick.targets.cuda.tiling import power_below
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Extern, Value
-    from firebrick.targets.cuda.facts import CardFacts
 
 _WIDE, _STRIPS, _KEPT = 16, (8, 32), 6
 """Bytes that a thread loads at once, where rows begin that the library stores quickly; fewest and most tiles of rows in

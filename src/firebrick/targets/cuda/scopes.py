@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import Expr, FloorDiv, Max, Min, Mod, Mul, Var
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 INDENT = "    "
 

@@ -9,29 +9,23 @@ A kernel that folds rows can't be done by tiles, but may read sums of parts."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firebrick.ir.index.expr import ONE, ZERO, product, var
-from firebrick.ir.kernels.groups import Statement, Work
+from firebrick.ir.index.expr import ONE, ZERO, Expr, product, var
+from firebrick.ir.kernels.groups import PlannedLaunch, Statement, Work
 from firebrick.ir.kernels.schedule import Launch, Place, Schedule
 from firebrick.ir.kernels.step_buffers import names_in
 from firebrick.ir.loops.constructors import op
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, device_type
+from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, Value, device_type
 from firebrick.ir.loops.values import loads_of
 from firebrick.targets.cuda.beside import touched
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.launches import canonical, items_of, plan_group, renamed
 from firebrick.targets.cuda.product import LARGE, TOTAL, Matmul, Tile, in_turn, launch_of, matmul_of, takes_turns
 from firebrick.targets.cuda.tile import Body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.groups import PlannedLaunch
-    from firebrick.ir.loops.program import Value
-    from firebrick.targets.cuda.facts import CardFacts
 
 
 @dataclass

@@ -9,22 +9,15 @@ each program costs less than a launch that would do it once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from firebrick.ir.index.expr import ZERO, const, minimum, product, total, var
+from firebrick.ir.index.expr import ZERO, Expr, Var, const, minimum, product, total, var
 from firebrick.ir.kernels.groups import Scratchpad, Statement, Work
 from firebrick.ir.loops.constructors import index_value
-from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store, contiguous_strides
+from firebrick.ir.loops.program import Axis, Load, Op, Reduce, Scan, Store, Value, contiguous_strides
 from firebrick.ir.loops.values import children_of, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
+from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.planner import Terms, fold_shape, serial_folds
 from firebrick.targets.cuda.tile import dims_of
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Value
-    from firebrick.targets.cuda.facts import CardFacts
-
 
 _FEW, _LONG = 4, 1 << 30
 """Rows up to which one of unknown length is split, since it may be as long as this: one program would take a second."""

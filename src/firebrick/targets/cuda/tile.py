@@ -20,15 +20,9 @@ Indices are written in the flat variables of dimensions, so that x//8 and x%8 ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firebrick.ir.index.expr import ONE, ZERO, floordiv, product, total
-from firebrick.ir.loops.program import contiguous_strides
-
-if TYPE_CHECKING:
-    from firebrick.ir.index.expr import Expr, Var
-    from firebrick.ir.loops.program import Reduce, Store, Value
-
+from firebrick.ir.index.expr import ONE, ZERO, Expr, Var, floordiv, product, total
+from firebrick.ir.loops.program import Reduce, Store, Value, contiguous_strides
 
 GRID, WHOLE, LOOP = "grid", "whole", "loop"
 

@@ -20,11 +20,8 @@ card and one would take longer than the second launch costs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from firebrick.targets.cuda.facts import CardFacts
-
+from firebrick.targets.cuda.facts import CardFacts
 
 _THREAD_BYTES = 16
 _LAUNCH, _FOLLOWS = 4e-6, 6e-7

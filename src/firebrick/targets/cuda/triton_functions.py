@@ -8,14 +8,10 @@ is rounded to a whole number next would differ.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from firebrick.ir.loops.dtypes import DTYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 TYPES: Mapping[str, str] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i64": "tl.int64",

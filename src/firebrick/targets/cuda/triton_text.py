@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from firebrick.ir.index.expr import ZERO
+from firebrick.ir.index.expr import ZERO, Expr
+from firebrick.ir.kernels.schedule import Param
 from firebrick.targets.cuda.part_text import PartWriter
 from firebrick.targets.cuda.scopes import INDENT
+from firebrick.targets.cuda.tile import Body
 from firebrick.targets.cuda.triton_functions import helpers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firebrick.ir.index.expr import Expr
-    from firebrick.ir.kernels.schedule import Param
-    from firebrick.targets.cuda.tile import Body
-
 
 HEADER = """import triton
 import triton.language as tl
