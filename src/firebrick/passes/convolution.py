@@ -135,7 +135,6 @@ def _rewrite(
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and fits(node, recipe):
-            _drop_empty_padding(node)
             choice = form_of(node, recipe)
             if choice.name in _WRITERS:
                 matched = _match(_Match(node, node, choice=choice), recipe)
@@ -153,14 +152,6 @@ def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
         return False
     return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
-
-
-def _drop_empty_padding(conv: fx.Node) -> None:
-    """Read what the argument is a copy of, if nothing is padded."""
-    x: Any = conv.args[0]
-    while x.target is aten.constant_pad_nd.default and not any(x.args[1]):
-        x = x.args[0]
-    conv.args = (x, *conv.args[1:])
 
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
