@@ -292,10 +292,8 @@ def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
         viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
-        same = viewed is not None and (reader.meta["val"].dtype, laid_out(reader.meta["val"])) == (
-            node.meta["val"].dtype,
-            laid_out(viewed),
-        )
+        alike = viewed is not None and laid_out(reader.meta["val"]) == laid_out(viewed)
+        same = alike and reader.meta["val"].dtype == node.meta["val"].dtype
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 
