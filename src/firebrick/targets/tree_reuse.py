@@ -42,8 +42,7 @@ def reusable(params: tuple[Param, ...], body: tuple[Stmt, ...]) -> tuple[tuple[i
             continue
         when, index = written[0]
         for j, source in enumerate(params):
-            if source.written or DTYPES[source.dtype].nbytes != DTYPES[out.dtype].nbytes:
-                continue
-            if all(e is index and at <= when for at, e in loads.get(source.name, [])):
+            alike = not source.written and DTYPES[source.dtype].nbytes == DTYPES[out.dtype].nbytes
+            if alike and all(e is index and at <= when for at, e in loads.get(source.name, [])):
                 pairs.append((k, j))
     return tuple(pairs)

@@ -107,7 +107,7 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
     """Attention of [batch, heads, length, size], of whole panels; of one query the call reads keys and values once."""
     (batch, heads, rows, size), keys = q.shape, k.shape[2]
     known = all(type(n) is int for n in (heads, size)) and all(type(n) is not int or n for n in (batch, rows, keys))
-    if not columns or not known or q.dtype is not torch.float32 or size % columns or size > WIDEST:
+    if not columns or not known or q.dtype not in (torch.float32, torch.bfloat16) or size % columns or size > WIDEST:
         return []
     # Texts: sizes that are symbols are compared without deciding anything about them.
     alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])
