@@ -48,8 +48,8 @@ from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.equal_layers import NotAlike, Repeat, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
+from firebrick.ir.index.expr import NeedsNumber
 from firebrick.ir.index.index_text import parse
-from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.loops.check import check as check_loops
@@ -60,7 +60,7 @@ from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import cpu_part, graph_key, literals
-from firebrick.trace.trace_state import TracingState, fakes_of
+from firebrick.trace.inference_trace import TracingState, fakes_of
 from firebrick.version import VERSION
 
 Traced = Callable[[], tuple[AtenGraph, Repeat | None]]

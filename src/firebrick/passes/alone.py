@@ -53,11 +53,8 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
 
 
 def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
-    """What alone reads one another from the first to the last."""
-    nodes = [first]
-    while nodes[-1] is not last:
-        nodes.append(next(iter(nodes[-1].users)))
-    return nodes
+    """Nodes from the first to the last, each of which the next one alone reads."""
+    return [first] if first is last else [first, *chain(next(iter(first.users)), last)]
 
 
 def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:

@@ -10,7 +10,6 @@ mkldnn::_reorder_convolution_weight(W * s). Those of a GPU are written by `cuda_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_convolution_op
 from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.images import Images
-from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
+from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL, Choice, Target
 
@@ -61,13 +60,14 @@ class Followed:
     def affine(self, recipe: RecipeBuilder) -> fx.Node | None:
         """The next reader, behind a factor and a summand; halves have these in float32 and are rounded behind them."""
         first, reader, dtype = self.last, only_reader(self.last), self.last.meta["val"].dtype
-        wide = dtype.itemsize == 2 and _is_cast(reader, torch.float32)
+        casts = lambda n, to: n and n.target is aten._to_copy.default and dict(n.kwargs) == {"dtype": to}  # noqa: E731
+        wide = dtype.itemsize == 2 and casts(reader, torch.float32)
         if wide and reader is not None:
             self.last, reader = reader, only_reader(reader)
         for name, op in (("scale", aten.mul.Tensor), ("shift", aten.add.Tensor)):
             if reader is not None and reader.target is op and not reader.kwargs:
                 reader = self.take(name, channel_operand(reader, self.last, recipe))
-        if wide and reader is not None and _is_cast(reader, dtype):
+        if wide and reader is not None and casts(reader, dtype):
             self.last, reader = reader, only_reader(reader)
         elif wide:
             self.last, self.scale, self.shift, reader = first, None, None, only_reader(first)
@@ -135,7 +135,6 @@ def _rewrite(
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and fits(node, recipe):
-            _drop_empty_padding(node)
             choice = form_of(node, recipe)
             if choice.name in _WRITERS:
                 matched = _match(_Match(node, node, choice=choice), recipe)
@@ -153,14 +152,6 @@ def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
         return False
     return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
-
-
-def _drop_empty_padding(conv: fx.Node) -> None:
-    """Read what the argument is a copy of, if nothing is padded."""
-    x: Any = conv.args[0]
-    while x.target is aten.constant_pad_nd.default and not any(x.args[1]):
-        x = x.args[0]
-    conv.args = (x, *conv.args[1:])
 
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
@@ -184,10 +175,6 @@ def _match(matched: _Match, recipe: RecipeBuilder) -> _Match:
     return matched
 
 
-def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
-    return node is not None and node.target is aten._to_copy.default and dict(node.kwargs) == {"dtype": dtype}
-
-
 def only_reader(node: fx.Node) -> fx.Node | None:
     """The call that alone reads a node."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
@@ -196,18 +183,14 @@ def only_reader(node: fx.Node) -> fx.Node | None:
 
 def channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     """The operand beside `other`, if it is a constant with one number a channel."""
-    if len(node.args) != 2:
-        return None
-    a, b = node.args
+    a, b = node.args if len(node.args) == 2 else (None, None)
     operand: Any = b if a is other else a
     if a is b or not isinstance(operand, type(node)) or not recipe.is_constant(operand):
         return None
     rank, channels = other.meta["val"].dim(), other.meta["val"].shape[1]
-    value = operand.meta["val"]
-    if value.dtype != other.meta["val"].dtype or node.meta["val"].dtype != value.dtype:
-        return None
-    shape = (channels, *[1] * (rank - 2))
-    return operand if tuple(value.shape) in ((1, *shape), shape) else None
+    value, shape = operand.meta["val"], (channels, *[1] * (rank - 2))
+    same = value.dtype == other.meta["val"].dtype == node.meta["val"].dtype
+    return operand if same and tuple(value.shape) in ((1, *shape), shape) else None
 
 
 def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
@@ -254,8 +237,7 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | Non
     outer = w.meta["val"].shape[0]
     with w.meta["val"].fake_mode:
         out = w.meta["val"].new_empty((batch * height * width, outer))
-    factor = recipe.use(scale, matched.last) if scale is not None else None
-    bias = recipe.use(b, matched.last) if b is not None else None
+    factor, bias = (v and recipe.use(v, matched.last) for v in (scale, b))
     make = partial(emit, matched.last)
 
     def pixels(image: Any, channels: int) -> fx.Node:
@@ -282,22 +264,16 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
     choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
-    weight: Any = matched.conv.args[1]
-    more: tuple[Any, ...] = ()
-    if choice.options["in_place"] and not pads:
-        read = readable(weight, recipe, matched.last)
-        more = (recipe.use(scale, matched.last) if scale is not None else None, choice.options["columns"])
-    else:
-        factor = () if scale is None else (scale,)
-        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
-        read = recipe.use(packed, matched.last)
+    factor = () if scale is None else (scale,)
+    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
+    read = recipe.use(packed, matched.last)
     bias = recipe.use(b, matched.last) if b is not None else None
     with graph.inserting_before(matched.last):
         if any(padding) and not pads:
             x = emit(matched.last, aten.constant_pad_nd.default, x, padding)
             padding = [0, 0, 0, 0]
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
-        args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
+        args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars)
         call = graph.call_function(convolution_op, args)
     call.meta = dict(matched.last.meta)
     return call
@@ -306,10 +282,8 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
 def _tiles(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
     """Of bfloat16, by tiles whose rows are what a window covers, finished in float32 and rounded once."""
     x, _, _, *how = matched.conv.args[:6]
-    outer, inner, *window = w.meta["val"].shape
-    rows = recipe.call(f"{w.name}_turned", aten.permute.default, w, [2, 3, 1, 0])
-    rows = recipe.call(f"{w.name}_rows", aten.reshape.default, rows, [math.prod(window) * inner, outer])
-    packed = recipe.call(f"{w.name}_tiles", pack_panels_op, rows, *matched.choice.options.values())
+    outer, _, *window = w.meta["val"].shape
+    packed = recipe.call(f"{w.name}_tiles", pack_panels_op, w, *matched.choice.options.values())
     wide = b and recipe.cast(b, torch.float32)
     read, bias, factor = (v and recipe.use(v, matched.last) for v in (packed, wide, scale))
     fused = matched.fused
@@ -376,5 +350,5 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
 _TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
 _WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call, "tiles": _tiles}
-_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
+_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "narrow", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

@@ -27,7 +27,7 @@ def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor
     moved: dict[fx.Node, Any] = {n: v for n, v in changed.items() if n.meta["val"].stride() != v.stride()}
     for node in list(gm.graph.nodes):
         if node.op == "output":
-            _restore(gm, node, moved)
+            _give_before(gm, node, moved)
         elif node.op == "call_function" and node not in moved and any(n in moved for n in node.all_input_nodes):
             _recompute(gm, node, moved)
 
@@ -49,12 +49,16 @@ def check_layouts(gm: fx.GraphModule) -> None:
             raise InternalError(f"{node.name} lies as {laid_out(value)}, its value says {laid_out(node.meta['val'])}")
 
 
+def _give_before(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> None:
+    """Have a node read what it did."""
+    for source in [n for n in node.all_input_nodes if isinstance(moved.get(n), torch.Tensor)]:
+        node.replace_input_with(source, _as_before(gm, source, moved[source], node))
+
+
 def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> None:
     before = node.meta["val"]
     if _sees_memory(node):
-        for source in node.all_input_nodes:
-            if source in moved and isinstance(moved[source], torch.Tensor):
-                node.replace_input_with(source, _as_before(gm, source, moved[source], node))
+        _give_before(gm, node, moved)
         return
     try:
         after = _run(node)
@@ -78,13 +82,6 @@ def _run(node: fx.Node) -> Any:
         raise LoweringError(f"{node.name} has no fake value among its arguments")
     with mode, torch.no_grad():
         return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def _restore(gm: fx.GraphModule, output: fx.Node, moved: dict[fx.Node, Any]) -> None:
-    for node in output.all_input_nodes:
-        if node not in moved or not isinstance(moved[node], torch.Tensor):
-            continue
-        output.replace_input_with(node, _as_before(gm, node, moved[node], output))
 
 
 def _sees_memory(node: fx.Node) -> bool:

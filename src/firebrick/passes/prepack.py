@@ -121,12 +121,9 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
                 node, changed = as_float32(node), True
                 form = form_of(node, recipe)
             if form.name not in ("call", "wide"):
-                if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
-                    _widen(node, recipe, form)
-                else:
-                    packed, before = _pack(node, recipe, form)
-                    if laid_out(packed.meta["val"]) != laid_out(before):
-                        moved[packed] = before
+                packed, before = _pack(node, recipe, form)
+                if laid_out(packed.meta["val"]) != laid_out(before):
+                    moved[packed] = before
                 changed = True
     return recipe.finish(moved) if changed else graph
 
@@ -174,7 +171,7 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     """The call in place of a matmul and what follows it, and the value that it replaces, which may lie otherwise: what
     is added has decided how the sum lay."""
     bias, x, weight = _factors(node)
-    graph = recipe.aten.gm.graph
+    graph, half = recipe.aten.gm.graph, node.meta["val"].dtype is torch.bfloat16
     addition, other, tail, fused = _ends(node, form)
     last = node if addition is None else addition
     if other is not None:
@@ -188,7 +185,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     elif form.name not in _PACKS:
         target = linear_op
         read = _in_panels(weight, recipe, node, form) if form.name == "ahead" else without_gaps(weight, recipe, node)
-        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
+        bias = _wide_bias(bias, recipe, node) if half else bias
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *([form.name] * (form.name != "own")))
     else:
         rows = x.meta["val"].shape[0]
         source = _source(weight, recipe)
@@ -196,7 +194,10 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         pack = recipe.call(f"{source.name}_{form.name}", reorder, source, rows, like=source.meta["val"])
         read = recipe.use(pack, node)
         if form.name == "mkl":  # the weight itself is for other numbers of rows
-            target, args = mkl._mkl_linear.default, (x, read, _turned(weight, recipe, node), bias, rows)
+            target, args = (
+                mkl._mkl_linear.default,
+                (x, read, emit(node, aten.t.default, readable(weight, recipe, node)), bias, rows),
+            )
         elif other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
@@ -207,46 +208,27 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     call.meta = dict(node.meta)
     if addition is not None:
         absorb(call, [addition])
-    result, before = _viewed(graph, call, last, last), last.meta["val"]
+    result = call
+    if half and target is linear_op:  # its results are float32, and loops round them
+        with node.meta["val"].fake_mode:
+            call.meta["val"] = node.meta["val"].float()
+        result = emit(last, aten._to_copy.default, call, dtype=torch.bfloat16)
+    result, before = _viewed(graph, result, last, last), last.meta["val"]
     last.replace_all_uses_with(result)
     graph.erase_node(last)
-    _drop(tail, call)
-    return result, before
-
-
-def _drop(tail: fx.Node | None, call: fx.Node) -> None:
-    """Take out an activation that a call does."""
     if tail is not None:
         absorb(call, [tail])
         tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
-        tail.graph.erase_node(tail)
-
-
-def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
-    """A product of bfloat16 factors in float32, with a constant bias and an activation; loops round."""
-    bias, x, weight = _factors(node)
-    inside = bias is not None and recipe.is_constant(bias)
-    tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
-    wide_bias = _wide_bias(bias, recipe, node) if inside else None
-    read = without_gaps(weight, recipe, node)
-    args = (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
-    product = emit(node, linear_op, *args)
-    summed = emit(node, aten.add.Tensor, product, bias) if bias is not None and not inside else product
-    node.replace_all_uses_with(emit(node, aten._to_copy.default, summed, dtype=torch.bfloat16))
-    node.graph.erase_node(node)
-    _drop(tail, product)
+        graph.erase_node(tail)
+    return result, before
 
 
 def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> fx.Node | None:
     """A bias as float32."""
     if bias is None or not recipe.is_constant(bias):
         return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
-    return recipe.use(recipe.cast(recipe.copy(bias), torch.float32), before)
-
-
-def _named(form: Choice) -> list[str]:
-    """The argument that names a kernel's form; what the kernel would take anyway has no name."""
-    return [form.name] if form.name != "own" else []
+    wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
+    return recipe.use(wide, before)
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
@@ -310,10 +292,8 @@ def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
         viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
-        same = viewed is not None and (reader.meta["val"].dtype, laid_out(reader.meta["val"])) == (
-            node.meta["val"].dtype,
-            laid_out(viewed),
-        )
+        alike = viewed is not None and laid_out(reader.meta["val"]) == laid_out(viewed)
+        same = alike and reader.meta["val"].dtype == node.meta["val"].dtype
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 
@@ -356,8 +336,3 @@ def _in_panels(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node, form: Ch
     pixels = recipe.call(f"{source.name}_pixels", aten.reshape.default, source, [*source.meta["val"].shape, 1, 1])
     packed = recipe.call(f"{source.name}_panels", pack_convolution_op, pixels, form.options["columns"])
     return recipe.use(packed, before)
-
-
-def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
-    """A weight as [outer, inner] where it lies."""
-    return emit(before, aten.t.default, readable(weight, recipe, before))

@@ -16,7 +16,11 @@ from firebrick.ir.operators.linear_op import ACTIVATIONS
 
 
 def _pack(weight: Tensor, columns: int, depth: int) -> Tensor:
-    """Panels of a weight, filled up with zeros; before one for bytes raised by 128, of depth 4, what undoes that."""
+    """Panels of a weight, filled up with zeros; before one for bytes raised by 128, of depth 4, what undoes that.
+
+    Rows of a convolution's are the channels under each place of its window.
+    """
+    weight = weight.permute(2, 3, 1, 0).flatten(0, 2) if weight.dim() == 4 else weight
     inner, outer = weight.shape
     whole = F.pad(weight, (0, -outer % columns, 0, -inner % (16 * depth)))
     panels = whole.view(-1, depth, whole.shape[1] // columns, columns).permute(2, 0, 3, 1)

@@ -20,7 +20,7 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.ir.loops.values import Table
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import COLUMNS, find_choices
+from firebrick.targets.cpu.choices import BROAD, COLUMNS, find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
@@ -91,7 +91,8 @@ class CpuTarget(Target):
         """Build the probes that these weights need."""
         if not self.vector_bytes or self.exact:
             return None
-        kinds = {kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)}
+        widths = sorted({table[self.vector_bytes] for table in (COLUMNS, BROAD) if self.vector_bytes in table})
+        kinds = {kernels for weight in weights for kernels in probes_of(weight, widths, self.simd)}
         for kind, detail in kinds:
             probe(self, config, kind, detail)
         return evicting() if kinds else None

@@ -23,8 +23,7 @@ from functools import partial
 from typing import Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
@@ -55,7 +54,7 @@ _LEAST = 16
 
 _PANEL = 256
 """Products of a panel: it stays in the first-level cache, beside a tile's rows of the left factor."""
-PIECE, CHAIN = 256, 128
+PIECE, CHAIN = 512, 128
 """Products in one chain of additions: of convolutions, and here."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
