@@ -62,10 +62,10 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     half = op in _TILED and args[1].dtype is torch.bfloat16
     tiled = op == "aten::mm" or (half and args[1].dim() == 4 and args[5] == 1 and min(args[3]) >= 0)
     if half and target.simd in BF16_LEVELS and tiled:
-        choices.append(
-            Choice("tiles", _TILES, _TILED[op], frozenset({"pad"}), options={"columns": columns, "depth": HALVES})
-        )
+        options = {"columns": columns, "depth": HALVES}
+        choices.append(Choice("tiles", _TILES, _TILED[op], frozenset({"pad"}), options=options))
     elif half and op == "aten::mm" and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+        choices = [c for c in choices if c.name != "packed"]  # oneDNN's does without the instructions
         choices.append(Choice("wide", _PACKED))
     elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
         (inner, outer), width = args[1].shape, target.vector_bytes // 2
