@@ -285,17 +285,18 @@ def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> f
 
 
 def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
-    """The activation that alone reads the product, through views that are alone as well."""
+    """The activation that alone reads the product, through views that are alone as well and a rounding to halves."""
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
-        if shows_memory(reader):
+        rounds = reader.target is aten._to_copy.default and reader.kwargs.keys() == {"dtype"}
+        if shows_memory(reader) or (rounds and reader.kwargs["dtype"].itemsize == 2):
             continue
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
         viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
         alike = viewed is not None and laid_out(reader.meta["val"]) == laid_out(viewed)
-        same = alike and reader.meta["val"].dtype == node.meta["val"].dtype
+        same = alike and reader.meta["val"].dtype == viewed.dtype  # type: ignore[union-attr]
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 

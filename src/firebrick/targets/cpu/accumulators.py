@@ -57,10 +57,8 @@ def declare(out: Values, state: AccState) -> None:
 
 
 def _define(out: Values, state: AccState, kind: str, name: str, start: str) -> None:
-    if state.copies == 1:
-        out.line(f"{kind} {name} = {start};")
-    else:
-        out.line(f"{kind} {name}[{state.copies}] = {{{', '.join([start] * state.copies)}}};")
+    many = f"[{state.copies}] = {{{', '.join([start] * state.copies)}}}"
+    out.line(f"{kind} {name}{many if state.copies > 1 else f' = {start}'};")
 
 
 def _identity(out: Values, state: AccState) -> str:

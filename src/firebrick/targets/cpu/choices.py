@@ -63,10 +63,10 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     half = op in _TILED and args[1].dtype is torch.bfloat16
     tiled = op == "aten::mm" or (half and args[1].dim() == 4 and args[5] == 1 and min(args[3]) >= 0)
     if half and target.simd in BF16_LEVELS and tiled:
-        choices.append(
-            Choice("tiles", _TILES, _TILED[op], frozenset({"pad"}), options={"columns": columns, "depth": HALVES})
-        )
+        options = {"columns": columns, "depth": HALVES}
+        choices.append(Choice("tiles", _TILES, _TILED[op], frozenset({"pad"}), options=options))
     elif half and op == "aten::mm" and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+        choices = [c for c in choices if c.name != "packed"]  # oneDNN's does without the instructions
         choices.append(Choice("wide", _PACKED))
     elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
         width = vectors_ahead(REGISTERS[target.vector_bytes]) * target.vector_bytes // 4
@@ -110,7 +110,7 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
     """Attention of [batch, heads, length, size], of whole panels; of one query the call reads keys and values once."""
     (batch, heads, rows, size), keys = q.shape, k.shape[2]
     known = all(type(n) is int for n in (heads, size)) and all(type(n) is not int or n for n in (batch, rows, keys))
-    if not columns or not known or q.dtype is not torch.float32 or size % columns or size > WIDEST:
+    if not columns or not known or q.dtype not in (torch.float32, torch.bfloat16) or size % columns or size > WIDEST:
         return []
     # Texts: sizes that are symbols are compared without deciding anything about them.
     alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])

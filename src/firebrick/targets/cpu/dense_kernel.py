@@ -190,10 +190,8 @@ class Call:
         text = ", ".join(f".{field} = {_written(value)}" for field, value in self.fields(shape).items())
         pieces = int(not self.is_serial())
         run = f"fb_parallel(fb_{kind}_part, args, (const int64_t*)&{name}_shape, {count}, {pieces})"
-        return (
-            f"static const fb_{kind} {name}_shape = {{{text}}};\n"
-            f'extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
-        )
+        table = f"static const fb_{kind} {name}_shape = {{{text}}};\n"
+        return f'{table}extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 
+from firebrick.targets.cpu.casts import lanes_of_halves
 from firebrick.targets.cpu.cpp_types import constant_text
 from firebrick.targets.cpu.tiles import reading
 from firebrick.targets.cpu.unit_writer import Unit
+from firebrick.targets.cpu.vector_math import BF16
 
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
@@ -35,25 +37,28 @@ static __attribute__((noinline)) void {name}(float* c, int64_t ldc, const float*
       for (int64_t r = 0; r < rows; r++) {{
         {v} y = *(const {v}u*)(c + r * ldc + j) * factor + term;
         if (other) y += fb_read(other + r * pitch + j);
-        *({s}u*)({to} + j) = {rounded}({function});
+        fb_write({to} + j, {function});
       }}
     else
       for (int64_t r = 0; r < rows; r++) {{
         {v} y = {v}_load(c + r * ldc + j, m) * factor + term;
         if (other) y += fb_read(other + r * pitch + j, m);
-        {s}_store({to} + j, {rounded}({function}), m);
+        fb_write({to} + j, {function}, m);
       }}
   }}
 }}
 """
 """For all strides: kernels of a unit share it. Times 1 and plus -0 change no bit of a number."""
 _ROUNDED = """\
-static inline {s} {rounded}({v} y) {{
-  {s} x;
-  asm("vcvtneps2bf16 %1, %0" : "=v"(x) : "v"(y));
-  return x;
-}}
+static inline {s} fb_rounded({v} y) {{ {s} x; asm("vcvtneps2bf16 %1, %0" : "=v"(x) : "v"(y)); return x; }}
 """
+_WRITE = """\
+static inline void fb_write(float* p, {v} y) {{ *({v}u*)p = y; }}
+static inline void fb_write(float* p, {v} y, int64_t m) {{ {v}_store(p, y, m); }}
+static inline void fb_write(uint16_t* p, {v} y) {{ *({s}u*)p = {rounded}(y); }}
+static inline void fb_write(uint16_t* p, {v} y, int64_t m) {{ {s}_store(p, {rounded}(y), m); }}
+"""
+"""What puts a vector, or its first m lanes, where f32 or bf16 are kept."""
 
 
 def activation(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str:
@@ -67,14 +72,20 @@ def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...], rounds
     v, function = unit.vector("f32", lanes), activation(unit, lanes, attr, scalars)
     digest = hashlib.blake2s(function.encode(), digest_size=3).hexdigest()
     name = f"fb_{'round' if rounds else 'finish'}_{attr}_{digest}_{v}"
-    types = {"t": "float", "s": v, "rounded": "", "to": "c + r * ldc", "out": ""}
-    if rounds:
-        types = {"t": "uint16_t", "s": unit.vector("u16", lanes), "rounded": f"fb_rounded_{v}", "to": "out + r * pitch"}
-        types["out"] = ", uint16_t* out"
-        unit.helpers.setdefault(types["rounded"], _ROUNDED.format(v=v, **types))
-    reading(unit, lanes)
+    ends = ("uint16_t", "out + r * pitch", ", uint16_t* out") if rounds else ("float", "c + r * ldc", "")
+    writing(unit, lanes)
+    types = dict(zip(("t", "to", "out"), ends, strict=True))
     unit.helpers.setdefault(name, _FINISH.format(name=name, v=v, w=lanes, function=function, **types))
     return name
+
+
+def writing(unit: Unit, lanes: int) -> None:
+    """Put `fb_read` and `fb_write` into the unit."""
+    reading(unit, lanes)
+    v, s = (unit.vector(lane, lanes) for lane in ("f32", "u16"))
+    rounded = "fb_rounded" if unit.target.simd in BF16 else lanes_of_halves(unit, "fb_to_bf16", lanes)
+    unit.helpers.setdefault("fb_rounded", _ROUNDED.format(v=v, s=s) if unit.target.simd in BF16 else "")
+    unit.helpers.setdefault("fb_write", _WRITE.format(v=v, s=s, rounded=rounded))
 
 
 def bounds(attr: str, scalars: tuple[float, ...]) -> tuple[str, ...] | None:

@@ -165,11 +165,12 @@ def attentions(target: CpuTarget, config: Config, forms: Mapping[str, int], *arg
     heads = min(heads, most)
     batch = min(batch, most // heads)
     # Rows are as far apart as where all heads of one lie side by side.
-    whole = (torch.ones(batch, n, given[0].shape[1], size) for n in (rows, keys, keys))
+    dtype = given[0].dtype
+    whole = (torch.ones(batch, n, given[0].shape[1], size, dtype=dtype) for n in (rows, keys, keys))
     read = [t[:, :, :heads].transpose(1, 2) for t in whole]
     if mask is not None:
         sizes = (batch, heads, rows, keys)[-mask.dim() :]
-        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)])
+        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)], dtype=dtype)
         mask[..., keys - keys // 4 :] = -math.inf
     for form in forms:
         if form == "own":
@@ -183,12 +184,13 @@ def attended(
 ) -> Run:
     """Our kernel of what is `read`, queries, keys and values; its last tensor has the results."""
     (batch, heads, rows, size), keys = read[0].shape, read[1].shape[2]
-    out = torch.empty(batch, rows, heads, size).transpose(1, 2)
+    out = read[0].new_empty(batch, rows, heads, size).transpose(1, 2)
     steps = [s * (n > 1) for t in (mask,) if t is not None for n, s in zip(t.shape, t.stride(), strict=True)]
     places = [n for t in (*read, out) for n in (0, *t.stride()[:3])]
     numbers = (batch, heads, rows, keys, size, *places, -(mask is None), *[0, 0, 0, 0, *steps][-4:-1], causal)
     tensors = [t for t in (*read, mask, out) if t is not None]
-    run: Run = probe(target, config, kernel_probe, _ATTENTION).result()(tensors, *numbers)
+    kind = replace(_ATTENTION, half=out.dtype is torch.bfloat16)
+    run: Run = probe(target, config, kernel_probe, kind).result()(tensors, *numbers)
     return run
 
 

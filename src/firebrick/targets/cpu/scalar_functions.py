@@ -63,8 +63,7 @@ _INT: dict[str, FunctionText] = {
     "neg": _both("-{a}"),
     "abs": _both("{a} < 0 ? -{a} : {a}"),
     "sign": FunctionText("({t})(({a} > 0) - ({a} < 0))", "({t})({a} < 0) - ({t})({a} > 0)"),
-    "min": _both("{a} < {b} ? {a} : {b}"),
-    "max": _both("{a} > {b} ? {a} : {b}"),
+    **{name: _both(f"{{a}} {sign} {{b}} ? {{a}} : {{b}}") for name, sign in (("min", "<"), ("max", ">"))},
     "bitnot": _both("~{a}"),
     "shl": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})0 : ({t})({a} << {b})"),
     "shr": FunctionText(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-AVX512 = ("avx512", "avx512_vnni", "avx512_bf16", "avx512_amx")
+BF16 = ("avx512_bf16", "avx512_amx")
+AVX512 = ("avx512", "avx512_vnni", *BF16)
 """Levels whose vectors have 64 bytes."""
 
 _EXP = """\
