@@ -244,10 +244,9 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | Non
         return make(aten.reshape.default, make(aten.permute.default, image, [0, 2, 3, 1]), [len(out), channels])
 
     other = pixels(matched.other, outer) if matched.other is not None else None
-    attr, scalars = matched.fused.attr, list(matched.fused.scalars)
     read = make(aten.squeeze.dim, make(aten.squeeze.dim, matched.conv.args[1], 3), 2)
     read = without_gaps(make(aten.t.default, read), recipe, matched.last)
-    args = (pixels(x, inner), read, factor, bias, other, attr, scalars)
+    args = (pixels(x, inner), read, factor, bias, other, matched.fused.attr, list(matched.fused.scalars))
     with graph.inserting_before(matched.last):
         last = graph.call_function(linear_op, args)
     last.meta = {**matched.last.meta, "val": out}
@@ -284,9 +283,8 @@ def _tiles(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None
     x, _, _, *how = matched.conv.args[:6]
     outer, _, *window = w.meta["val"].shape
     packed = recipe.call(f"{w.name}_tiles", pack_panels_op, w, *matched.choice.options.values())
-    wide = b and recipe.cast(b, torch.float32)
+    wide, fused = b and recipe.cast(b, torch.float32), matched.fused
     read, bias, factor = (v and recipe.use(v, matched.last) for v in (packed, wide, scale))
-    fused = matched.fused
     args = (x, read, outer, bias, fused.attr, list(fused.scalars), factor, matched.other, window, *how)
     with recipe.aten.gm.graph.inserting_before(matched.last):
         call = recipe.aten.gm.graph.call_function(panel_convolution_op, args)
