@@ -290,7 +290,7 @@ def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
         rounds = reader.target is aten._to_copy.default and reader.kwargs.keys() == {"dtype"}
-        if shows_memory(reader) or (rounds and reader.kwargs["dtype"].itemsize == 2):
+        if shows_memory(reader) or (rounds and reader.meta["val"].dtype in (torch.bfloat16, torch.float16)):
             continue
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
