@@ -149,9 +149,8 @@ def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if (transposed and groups != 1) or not all(map(recipe.is_constant, read)) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
     image, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
-        return False
-    return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
+    alike = image.dim() in (3, 4, 5) and image.dtype == out.dtype == w.dtype
+    return alike and all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
 
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
@@ -265,8 +264,7 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
     choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
     factor = () if scale is None else (scale,)
     packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
-    read = recipe.use(packed, matched.last)
-    bias = recipe.use(b, matched.last) if b is not None else None
+    read, bias = (v and recipe.use(v, matched.last) for v in (packed, b))
     with graph.inserting_before(matched.last):
         if any(padding) and not pads:
             x = emit(matched.last, aten.constant_pad_nd.default, x, padding)

@@ -196,10 +196,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         pack = recipe.call(f"{source.name}_{form.name}", reorder, source, rows, like=source.meta["val"])
         read = recipe.use(pack, node)
         if form.name == "mkl":  # the weight itself is for other numbers of rows
-            target, args = (
-                mkl._mkl_linear.default,
-                (x, read, emit(node, aten.t.default, readable(weight, recipe, node)), bias, rows),
-            )
+            turned = emit(node, aten.t.default, readable(weight, recipe, node))
+            target, args = mkl._mkl_linear.default, (x, read, turned, bias, rows)
         elif other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
@@ -229,8 +227,7 @@ def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> 
     """A bias as float32."""
     if bias is None or not recipe.is_constant(bias):
         return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
-    wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
-    return recipe.use(wide, before)
+    return recipe.use(recipe.cast(recipe.copy(bias), torch.float32), before)
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
