@@ -211,13 +211,12 @@ class Attention:
         facts |= {"fold": unit.fold("most", larger, "f32", lanes), "add": unit.fold("sum", "a + b", "f32", lanes)}
         facts |= {"exp": unit.inline("exp", lanes), "iota": ", ".join(map(str, range(lanes))), "chain": CHAIN}
         facts |= {"turned": panels(unit, lanes, floats, True), "copied": panels(unit, lanes, floats, False)}
-        facts |= {"types": POINTS["panels"], "widest": WIDEST}
-        facts["floats"] = 2 * (_KEYS * WIDEST + _ROWS * ROW) + _BLOCKS * _ROWS * WIDEST
+        held = 2 * (_KEYS * WIDEST + _ROWS * ROW) + _BLOCKS * _ROWS * WIDEST
+        facts |= {"types": POINTS["panels"], "widest": WIDEST, "floats": held}
         writing(unit, lanes)
         unit.helpers.setdefault("fb_attention", _DRIVER.format(**facts))
         numbers = (*self.sizes, *(f"{{{', '.join(map(str, place))}}}" for place in self.places))
         texts: Any = {"types": POINTS["panels"], "tiles": ", ".join(tiles), "numbers": ", ".join(map(str, numbers))}
         texts |= {"heads": f"{batch} * {heads}", "rows": rows, "scale": self.scale, "causal": str(self.causal).lower()}
-        texts |= {"type": "uint16_t" if self.half else "float", "most": _BLOCKS}
-        work = {"block": _ROWS, "parts": _PARTS * unit.target.threads, "serial": SERIAL}
-        return _KERNEL.format(name=name, **texts, **work)
+        texts |= {"type": "uint16_t" if self.half else "float", "block": _ROWS, "most": _BLOCKS, "serial": SERIAL}
+        return _KERNEL.format(name=name, **texts, parts=_PARTS * unit.target.threads)

@@ -342,9 +342,8 @@ class Body:
         if rest != 0:
             with out.block(f"if ({at} < {end})"):
                 out.line(f"const int64_t {name} = {at};")
-                count = str(rest)
+                count = out.fresh("n") if rest is None else str(rest)
                 if rest is None:
-                    count = out.fresh("n")
                     out.line(f"const int64_t {count} = {end} - {at};")
                 self._lanes_body(loop, [(name, Lanes(loop.axis.var, width, count))])
 

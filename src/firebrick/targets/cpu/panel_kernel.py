@@ -403,11 +403,11 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
         pointers = ", ".join(f"fb_{kind}_tile{rows}" for rows in range(1, most + 1))
         how = {"config": f"static const decltype(&fb_{kind}_tile1) heights[] = {{nullptr, {pointers}}};"}
         how |= {"configure": "", "release": "", "call": "heights[count]", "more": ", start, next"}
-    how |= {"in_place": copies, "copied": u if quads else h, "gather": ""}
+    gather = "if (s.length) fb_window(s, x, r0 + i, k, some, its), j = some;" if half else ""
+    how |= {"in_place": copies, "copied": u if quads else h, "gather": gather}
     if half:
         unit.helpers.setdefault("fb_clip", CLIP)
         unit.helpers.setdefault("fb_window", _WINDOWS.format(h=h, w=depth * lanes))
-        how["gather"] = "if (s.length) fb_window(s, x, r0 + i, k, some, its), j = some;"
     sizes = {"most": most, "columns": columns, "head": int(depth == VNNI), "fill": fill, "w": depth * lanes}
     sizes |= {"piece": _PIECE // nbytes, "gap": _GAP // nbytes, "block": _BLOCK, "cache": unit.target.cache // 2}
     return text + _DRIVER.format(**names, **how, **sizes, step=fill if amx else depth)
