@@ -6,7 +6,6 @@ Compiled graphs have generated kernels instead of the call (`dense_kernel.py` an
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,19 +17,17 @@ import torch.nn.functional as F
 from firebrick.ir.operators.definition import define
 from firebrick.ir.operators.linear_op import ACTIVATIONS
 
-_PAGE = 1 << 21
-
 
 def empty_in_huge_pages(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """New memory, whose huge pages need few look-ups as a weight comes from memory: a tenth of the time of few rows."""
-    size = math.prod(shape) * like.element_size()
-    if size < _PAGE or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+    size, page = torch.Size(shape).numel() * like.element_size(), 1 << 21
+    if size < page or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return like.new_empty(shape)
-    memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    start = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % _PAGE
+    memory = mmap.mmap(-1, size + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    start = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % page
     with suppress(OSError):  # a system without them
-        memory.madvise(mmap.MADV_HUGEPAGE, start, size // _PAGE * _PAGE)
-    return torch.frombuffer(memory, dtype=like.dtype, count=math.prod(shape), offset=start).view(shape)
+        memory.madvise(mmap.MADV_HUGEPAGE, start, size // page * page)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start).view(like.dtype).view(shape)
 
 
 def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
@@ -46,23 +43,20 @@ def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None)
     panels, whole = -(-outer // columns), outer // columns
     packed = empty_in_huge_pages(weight, (panels, height, width, inner, columns))
     turned = packed.permute(0, 4, 3, 1, 2)  # [panels, columns, inner, height, width]
-    turned[:whole] = weight[: whole * columns].reshape(whole, columns, inner, height, width)
-    if whole < panels:
-        rest = outer - whole * columns
-        turned[whole, :rest] = weight[whole * columns :]
-        turned[whole, rest:] = 0
-    if scale is not None:
-        turned[:whole] *= scale[: whole * columns].view(whole, columns, 1, 1, 1)
-        turned[whole:, : outer - whole * columns] *= scale[whole * columns :].view(1, -1, 1, 1, 1)
+    rest = outer % columns
+    turned[whole:, rest:] = 0
+    for part, rows in (turned[:whole], slice(outer - rest)), (turned[whole:, :rest], slice(outer - rest, None)):
+        part.copy_(weight[rows].reshape(part.shape))
+        if scale is not None:
+            part *= scale[rows].view(*part.shape[:2], 1, 1, 1)
     return packed
 
 
 def _pack_meta(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
     """The packed weight's shape alone; torch's own kernels of shapes import sympy for a scale, 50 MiB."""
     outer, inner, height, width = weight.shape
-    return weight.new_empty(
-        (-(-outer // columns), height, width, inner, columns) if columns else (height, width, outer)
-    )
+    shape = (-(-outer // columns), height, width, inner, columns) if columns else (height, width, outer)
+    return weight.new_empty(shape)
 
 
 def _convolution(
@@ -78,12 +72,9 @@ def _convolution(
     scalars: Sequence[float],
 ) -> torch.Tensor:
     """act(x * weight + bias + other), channels last; padding: zeros at the left, right, top and bottom."""
-    groups = 1
-    if packed.dim() == 3:
-        groups, weight = outer, packed.permute(2, 0, 1).unsqueeze(1)
-    else:
-        weight = packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
-    result = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
+    alone = packed.dim() == 3  # each channel by itself
+    weight = packed.permute(2, 0, 1).unsqueeze(1) if alone else packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
+    result = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, outer if alone else 1)
     result = result if other is None else result + other
     return ACTIVATIONS[attr](result, *scalars).contiguous(memory_format=torch.channels_last)
 

@@ -37,16 +37,12 @@ def _linear(
 
     Factors are float32, or bfloat16 without what is added; the result and all else are float32. Without scale, bias and
     other there may be many products: x [batch, rows, inner] by weight [batch, inner, outer].
-    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`. "ahead": weight [panels, 1, 1, inner, columns], the
-    first `outer` of whose columns are meant.
+    form: of the kernel, see `matmul_kernel`; "ahead": of weight [panels, 1, 1, inner, columns] `outer` columns count.
     """
     x, weight = x.float(), weight.float()
     weight = weight[:, 0, 0].movedim(0, 1).flatten(1)[:, :outer] if form == "ahead" else weight
-    if scale is not None:
-        result = torch.mm(x, weight) * scale
-        result = result if bias is None else result + bias
-    else:
-        result = torch.matmul(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    result = torch.matmul(x, weight) if scale is None else torch.mm(x, weight) * scale
+    result = result if bias is None else result + bias
     result = result if other is None else result + other
     return ACTIVATIONS[attr](result, *scalars)
 

@@ -367,9 +367,8 @@ class Linear:
             return ["nullptr", *(name(n) if n in heights and n in taken else "nullptr" for n in range(1, most + 1))]
 
         if form == "dots":
-            dots = partial(
-                dot, unit, lanes, tail=isinstance(self.inner, int) and self.inner % lanes != 0, scalar=self.type
-            )
+            tail = isinstance(self.inner, int) and self.inner % lanes != 0
+            dots = partial(dot, unit, lanes, tail=tail, scalar=self.type)
             wide = [n for n in heights if 9 * n < registers and (few or not self.rows)]
             both = table(partial(dots, columns=8), wide), table(partial(dots, columns=4), () if few else heights)
             taken = f"rows * 9 < {registers} ? {{0}}_whole : {{0}}_other"
@@ -377,12 +376,8 @@ class Linear:
         left = self.outer % (vectors * lanes) if isinstance(self.outer, int) else (vectors - 2) * lanes
         last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
         whole = table(partial(tile, unit, lanes, vectors=vectors, last=lanes), () if left == self.outer else heights)
-        return (
-            "{0}_whole, {0}_other",
-            str(vectors * lanes),
-            whole,
-            table(partial(tile, unit, lanes, **last), heights if left else ()),
-        )
+        other = table(partial(tile, unit, lanes, **last), heights if left else ())
+        return "{0}_whole, {0}_other", str(vectors * lanes), whole, other
 
     def _driver(self, unit: Unit, form: str, lanes: int) -> None:
         """What all matmuls of a form have in common."""

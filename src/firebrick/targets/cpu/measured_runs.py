@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.config import Config
-from firebrick.ir.operators.convolution_op import empty_in_huge_pages
 from firebrick.targets.base import Choice
 from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
@@ -99,7 +98,6 @@ def matmuls(
                 continue
             seen.add(plan[0])
         weight = torch.ones((outer, inner) if turned else (inner, outer), dtype=dtype)
-        weight = empty_in_huge_pages(weight, weight.shape).fill_(1.0) if form == "ahead" else weight
         weight = weight.t() if turned else weight
         try:
             if form == "tiles":
