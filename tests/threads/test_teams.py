@@ -1,8 +1,11 @@
 """Kernels keep the threads that they have: a team is as large as torch's limit, and calls side by side share it."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -122,3 +125,29 @@ def test_a_call_within_a_call_is_no_other_caller(limit, watched):
     waits.append(lambda: inner(x))
     outer(x)
     assert seen == [limit, limit]
+
+
+PROGRAM = """
+import os, threading
+import torch, firebrick
+
+torch.set_num_threads(4)
+x, run = torch.randn(1 << 20), firebrick.compile(lambda x: x.sin().cos(), options={"threads": 4})
+counts = [len(os.listdir("/proc/self/task"))]
+
+def call(times):
+    for _ in range(times):
+        run(x)
+    counts.append(len(os.listdir("/proc/self/task")))
+
+call(2)
+call(10)
+print(*[count - counts[0] for count in counts[1:]])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the threads of a process")
+def test_a_thread_that_has_called_a_few_times_keeps_no_team():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    few, many = map(int, done.stdout.split())
+    assert (few, many) == (0, 3)

@@ -42,6 +42,7 @@ class Body:
         self.unit = unit
         self.out = Values(unit)
         self.copy = ""
+        self.bounds: dict[Var, tuple[str, str]] = {}  # of loops of which a part runs
 
     # ------------------------------------------------------------ statements
 
@@ -233,12 +234,11 @@ class Body:
         return name
 
     def _loop(self, loop: Loop) -> None:
-        out = self.out
-        size = out.index(loop.axis.size)
-        if loop.kind != "serial" and out.lanes is None:
-            self.vector_loop(loop, "0", size)
+        low, high = self.bounds.get(loop.axis.var) or ("0", self.out.index(loop.axis.size))
+        if loop.kind != "serial" and self.out.lanes is None:
+            self.vector_loop(loop, low, high)
         else:
-            self.serial_loop(loop, "0", size)
+            self.serial_loop(loop, low, high)
 
     def serial_loop(self, loop: Loop, low: str, high: str) -> None:
         """One iteration after the other."""

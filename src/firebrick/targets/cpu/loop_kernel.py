@@ -17,6 +17,8 @@ from firebrick.targets.cpu.unit_writer import Local, Unit
 
 _CHUNK = 4096
 """Iterations of a vector loop that one thread takes at a time."""
+_ROWS = 256
+"""Rows of a block of a copy that is turned, a multiple of the lanes of vectors."""
 _SPREAD = 64
 """Nested parallel loops are shared out as one until they have this many iterations."""
 _MOST_PARTS = 256
@@ -121,9 +123,13 @@ class _Kernel:
         size = out.index(last.axis.size)
         if last.kind != "serial":
             chunk = _CHUNK if last.kind == "vector" else self.body.width(last) * TILE
+            chunks = f"({size} + {chunk - 1}) / {chunk}"
+            along = last.body[0] if len(last.body) == 1 else None
+            if last.kind == "tile" and isinstance(along, Loop) and along.parallel:
+                return self._blocks(last, along, chunk, chunks)
             high = f"end * {chunk} < {size} ? end * {chunk} : {size}"
             self.body.vector_loop(last, f"begin * {chunk}", f"({high})")
-            return f"({size} + {chunk - 1}) / {chunk}"
+            return chunks
         if len(split.loops) == 1:
             name = self.body.bind(last)
             out.open(f"for (int64_t {name} = begin; {name} < end; {name}++)")
@@ -142,6 +148,17 @@ class _Kernel:
         self.body.body(last.body)
         out.close()
         return " * ".join(f"({s})" for s in sizes)
+
+    def _blocks(self, tile: Loop, along: Loop, chunk: int, chunks: str) -> str:
+        """Blocks of a copy that is turned, those of the same rows of its result next to one another."""
+        out = self.out
+        wide, long = (out.index(loop.axis.size) for loop in (tile, along))
+        out.open("for (int64_t at = begin; at < end; at++)")
+        out.line(f"const int64_t row = at / ({chunks}) * {_ROWS}, from = at % ({chunks}) * {chunk};")
+        self.body.bounds[along.axis.var] = "row", f"(row + {_ROWS} < {long} ? row + {_ROWS} : {long})"
+        self.body.vector_loop(tile, "from", f"(from + {chunk} < {wide} ? from + {chunk} : {wide})")
+        out.close()
+        return f"(({long} + {_ROWS - 1}) / {_ROWS}) * ({chunks})"
 
     # ------------------------------------------------------------ reductions of everything
 
