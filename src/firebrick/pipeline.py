@@ -48,8 +48,8 @@ from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.equal_layers import NotAlike, Repeat, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
+from firebrick.ir.index.expr import NeedsNumber
 from firebrick.ir.index.index_text import parse
-from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.loops.check import check as check_loops
@@ -60,7 +60,7 @@ from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import cpu_part, graph_key, literals
-from firebrick.trace.trace_state import TracingState, fakes_of
+from firebrick.trace.inference_trace import TracingState, fakes_of
 from firebrick.version import VERSION
 
 Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
@@ -424,9 +424,11 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
+        prepared = []
         if self.measures() and not self.config.autotune:
             for target in self.targets.values():
-                target.prepare([t for t in self.captured.values() if t.device.type == target.name], self.config)
+                weights = [t for t in self.captured.values() if t.device.type == target.name]
+                prepared.append(target.prepare(weights, self.config))
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
@@ -438,6 +440,7 @@ class _Compile:
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
+        del prepared
         return generated
 
     def take_all(self) -> None:

@@ -11,16 +11,15 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.ir.graph.calls import shows_memory
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
-Choose = Callable[[AtenGraph, Mapping[str, Form]], str]
-"""Takes a graph, whose first call has the forms, and these by name, the one that the cost model prefers first; says
-which is the fastest."""
+Choose = Callable[[AtenGraph, Mapping[str, Form], Mapping[str, int]], str]
+"""Takes a graph, whose first call has the forms, these by name, the one that the cost model prefers first, and by name
+how often loops go over the results; says which is the fastest."""
 
 
 def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> AtenGraph:
@@ -66,12 +65,6 @@ def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
         return "firebrick::attention", (*(arg and arg.meta["val"] for arg in parts), node.args[4:5] == (True,))
     op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
     return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
-
-
-def calls_in(part: AtenGraph) -> int:
-    """How often a part goes over its results."""
-    calls = part.gm.graph.find_nodes(op="call_function", target=aten.reshape.default)
-    return sum(node.op == "call_function" and not shows_memory(node) for node in part.gm.graph.nodes) - len(calls)
 
 
 def text_of(part: AtenGraph) -> str:

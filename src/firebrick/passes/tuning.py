@@ -18,7 +18,7 @@ import torch
 
 from firebrick.artifact import Artifact
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.passes.alone import Form, calls_in, copied, short_text, subject_of, text_of
+from firebrick.passes.alone import Form, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
 _MARGIN = 0.97
@@ -52,7 +52,7 @@ class Tuner:
         self.build, self.load, self.fetch, self.ground, self.measured = build, load, fetch, ground, measured
         self.spent = 0.0
 
-    def __call__(self, part: AtenGraph, forms: Mapping[str, Form]) -> str:
+    def __call__(self, part: AtenGraph, forms: Mapping[str, Form], passes: Mapping[str, int]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
         subject = None if self.measured is None else subject_of(part)
         if self.measured is not None and subject is None:
@@ -63,7 +63,7 @@ class Tuner:
         if choice is None:
 
             def make() -> Artifact:
-                extra = self._built(part, forms) if subject is None else self._called(part, forms, *subject)
+                extra = self._built(part, forms) if subject is None else self._called(part, passes, *subject)
                 return Artifact("choice", {}, extra=extra)
 
             with recorder.timed("tuning"):
@@ -77,18 +77,17 @@ class Tuner:
             recorder.reason("tuned", f"{choice['part']}: {choice['form']} ({times})")
         return str(choice["form"])
 
-    def _called(self, part: AtenGraph, forms: Mapping[str, Form], op: str, args: tuple[Any, ...]) -> dict[str, Any]:
+    def _called(self, part: AtenGraph, passes: Mapping[str, int], op: str, args: tuple[Any, ...]) -> dict[str, Any]:
         """The choice by the target's times of calls of each form."""
         start = time.thread_time()  # without waiting for kernels that a thread builds
         if self.spent > _BUDGET:
             raise _Undecided
-        calls = {form: calls_in(rewrite(copied(part))) for form, rewrite in forms.items()}
         assert self.measured is not None
-        seconds = self.measured(op, args, {form: n - min(calls.values()) for form, n in calls.items()})
+        seconds = self.measured(op, args, {form: n - min(passes.values()) for form, n in passes.items()})
         self.spent += time.thread_time() - start
         if not seconds:
             raise _Undecided
-        return choice_of(short_text(part), {form: seconds[form] for form in forms if form in seconds})
+        return choice_of(short_text(part), {form: seconds[form] for form in passes if form in seconds})
 
     def _built(self, part: AtenGraph, forms: Mapping[str, Form]) -> dict[str, Any]:
         """The choice, with the seconds of a call of each form; forms with the same code are measured once."""

@@ -20,13 +20,13 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.ir.loops.values import Table
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import COLUMNS, find_choices
+from firebrick.targets.cpu.choices import BROAD, COLUMNS, find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
 from firebrick.targets.cpu.loop_kernel import kernel_text
 from firebrick.targets.cpu.measured_runs import probe, probes_of
-from firebrick.targets.cpu.measuring import measure
+from firebrick.targets.cpu.measuring import evicting, measure
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS
 from firebrick.targets.cpu.plan import lane_plan
 from firebrick.targets.cpu.processor import caches, features, processor
@@ -87,13 +87,15 @@ class CpuTarget(Target):
         """Those of matmuls, batches of them, attention, and dense convolutions of images."""
         return measure(self, config, op, args, forms)
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> None:
+    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
         """Build the probes that these weights need."""
-        if self.vector_bytes and not self.exact:
-            for kind, detail in {
-                kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)
-            }:
-                probe(self, config, kind, detail)
+        if not self.vector_bytes or self.exact:
+            return None
+        widths = sorted({table[self.vector_bytes] for table in (COLUMNS, BROAD) if self.vector_bytes in table})
+        kinds = {kernels for weight in weights for kernels in probes_of(weight, widths, self.simd)}
+        for kind, detail in kinds:
+            probe(self, config, kind, detail)
+        return evicting() if kinds else None
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """What kernels written by hand want."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Plan = tuple[str, tuple[int, ...]]
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_KINDS = {"dots": True, "panels": True, "copied": False}
-"""Kernel -> whether the rows of its weight lie along the sum."""
+_KINDS = ("dots", "panels", "copied", "ahead")
+"""The forms, of which "copied" has panels of a weight whose columns lie side by side."""
 
 
 def probe_library(target: CpuTarget, config: Config, text: str, entries: Sequence[str]) -> Any:
@@ -65,10 +65,11 @@ class MatmulProbe:
         self.unit, self.lanes = Unit(target), max(target.vector_bytes // 4, 4)
         inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
         texts, names = [], {kind: f"fb_probe_{kind}" for kind in _KINDS}
-        for kind, turned in _KINDS.items():
-            strides, form = ((0, 1, inner), kind) if turned else ((0, outer, 1), "panels")
+        strides = {"copied": (0, outer, 1), "ahead": (0, 2 * self.lanes, inner)}
+        for kind in _KINDS:
+            form = "panels" if kind == "copied" else kind
             ends = (None, 0, None, outer, "none", (), form, half, tuple(batch))
-            shape: Any = (0, inner, outer, (0, inner), strides, *ends)
+            shape: Any = (0, inner, outer, (0, inner), strides.get(kind, (0, 1, inner)), *ends)
             texts.append(Linear(*shape).text(self.unit, names[kind]))
         self.library = probe_library(target, config, unit_text(self.unit, texts), tuple(names.values()))
         self.calls = {kind: _CALL(self.library.symbol(name)) for kind, name in names.items()}
@@ -84,7 +85,7 @@ class MatmulProbe:
         if form == "own":
             form = "panels" if self.unit.target.vector_bytes == 32 else "dots"
         steps = (rows * inner, inner * outer, rows * outer) if batch > 1 else (0, 0, 0)
-        return form if turned else "copied", (*sizes, batch, *steps)
+        return form if turned or form == "ahead" else "copied", (*sizes, batch, *steps)
 
     def run(self, plan: Plan, read: Sequence[torch.Tensor | None], out: torch.Tensor) -> Callable[[], Any]:
         """What computes x @ weight + bias of what is `read` into `out`, all without gaps and the bias float32."""

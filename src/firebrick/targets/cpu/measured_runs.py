@@ -60,18 +60,18 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
     return future
 
 
-def probes_of(weight: torch.Tensor, columns: int, simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
+def probes_of(weight: torch.Tensor, widths: Sequence[int], simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
     """Kinds of kernels that a graph with this weight may measure, and their details."""
     if weight.dtype is torch.bfloat16 and weight.dim() == 2 and simd in BF16_LEVELS:
         yield kernel_probe, _PANELS
     if weight.dtype in (torch.float32, torch.bfloat16) and weight.dim() == 2:
         yield MatmulProbe, weight.dtype is torch.bfloat16
     elif weight.dtype is torch.float32 and weight.dim() in (3, 4, 5):
-        yield ConvolutionProbe, columns
+        yield from ((ConvolutionProbe, columns) for columns in widths)
         yield MatmulProbe, False
 
 
-_OWN = frozenset({"own", "dots", "panels"})
+_OWN = frozenset({"own", "dots", "panels", "ahead"})
 
 
 def matmuls(
@@ -201,15 +201,15 @@ class _Part:
     groups: int
 
     @classmethod
-    def of(cls, most: int, columns: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
-        """The part that takes at most so many multiplications; results fill panels of so many columns."""
+    def of(cls, most: int, lanes: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
+        """The part that takes at most so many multiplications; results fill vectors of so many lanes."""
         sizes, (stride, padding, dilation) = [list(t.shape) for t in (x, weight, out)], map(list, how)
         if len(sizes[0]) == 3:
             for size in sizes:
                 size.insert(2, 1)
             stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
         size, window, results = sizes
-        window[0] = results[1] = -(-window[0] // columns) * columns
+        window[0] = results[1] = -(-window[0] // lanes) * lanes
         line = math.prod(window) * results[-1]
         for d in range(2, len(size) - 1):  # depth, then lines
             part = max(results[d] * most // (line * results[0] * math.prod(results[2:-1])), 1)
@@ -229,8 +229,8 @@ class _Part:
         x, how = _images(images, inner, *image), (stride, padding if pads else [0, 0], dilation)
         outs, runs = [_images(images, outer, *results[-2:]) for _ in range(2)], []
         for k in range(math.prod(window[:-2])):
-            w, in_place = torch.ones(outer, each, *window[-2:]), choice.options["in_place"] and not pads
-            runs.append(kernels.run(x, w, None if k else bias, outs[0], how, in_place, outs[1] if k else None))
+            w = torch.ones(outer, each, *window[-2:])
+            runs.append(kernels.run(x, w, None if k else bias, outs[0], how, outs[1] if k else None))
             outs.reverse()
         return runs[0] if len(runs) == 1 else lambda: [run() for run in runs]
 
@@ -263,9 +263,9 @@ def convolutions(
     if weight.dtype is not torch.float32:
         return
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
-    columns = max((c.options["columns"] for c in choices.values() if "columns" in c.options), default=0)
-    part = _Part.of(_PRODUCTS * target.threads, columns or 1, x, weight, how, groups, out)
-    outer, inner, *window = part.weight
+    lanes = target.vector_bytes // 4 if groups == 1 else 1
+    part = _Part.of(_PRODUCTS * target.threads, max(lanes, 1), x, weight, how, groups, out)
+    outer, inner, *_, width = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
     for form, passes in forms.items():
         try:
@@ -276,10 +276,9 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                tile = window[-1], part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
-                detail = columns or (lanes_of(target.vector_bytes, outer), *tile)
+                tile = width, part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
+                detail = choices[form].options["columns"] or (lanes_of(target.vector_bytes, outer), *tile)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
-                passes -= math.prod(window[:-2]) - 1  # which are timed
         except (RuntimeError, ValueError, KeyError):
             continue
         yield form, _followed(run, (pixels, outer), passes)
