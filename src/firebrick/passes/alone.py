@@ -52,6 +52,11 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
+def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """Nodes from the first to the last, each of which the next one alone reads."""
+    return [first] if first is last else [first, *chain(next(iter(first.users)), last)]
+
+
 def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
     """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
     node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")
