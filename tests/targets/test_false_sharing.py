@@ -9,7 +9,7 @@ from graphs import HOST, trace
 from machine import Runner, build
 
 from firebrick.config import Config
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import as_int
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.lower import lower
 from firebrick.targets.cpu import units
