@@ -18,7 +18,7 @@ from firebrick.config import Config
 from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
 from firebrick.targets.cpu.attention_kernel import Attention
-from firebrick.targets.cpu.matmul_kernel import Linear, form_of
+from firebrick.targets.cpu.matmul_kernel import REGISTERS, Linear, form_of, vectors_ahead
 from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
@@ -63,9 +63,10 @@ class MatmulProbe:
 
     def __init__(self, target: CpuTarget, config: Config, half: bool) -> None:
         self.unit, self.lanes = Unit(target), max(target.vector_bytes // 4, 4)
+        width = vectors_ahead(REGISTERS.get(target.vector_bytes, 16)) * self.lanes
         inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
         texts, names = [], {kind: f"fb_probe_{kind}" for kind in _KINDS}
-        strides = {"copied": (0, outer, 1), "ahead": (0, 2 * self.lanes, inner)}
+        strides = {"copied": (0, outer, 1), "ahead": (0, width, inner)}
         for kind in _KINDS:
             form = "panels" if kind == "copied" else kind
             ends = (None, 0, None, outer, "none", (), form, half, tuple(batch))
