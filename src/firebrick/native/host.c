@@ -659,7 +659,7 @@ static int parse_sources(Executable *self, PyObject *sources) {
     }
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
-    self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
+    self->stamps = calloc(self->source_count + 1, sizeof *self->stamps);
     if (self->sources == NULL || self->stamps == NULL) return PyErr_NoMemory(), -1;
     for (int i = 0; i < self->source_count; i++) {
         long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));

@@ -209,7 +209,7 @@ typedef struct {
     PyObject *changed;   /* exception class: a constant is not what the table was made for */
     PyObject *libraries; /* keeps the kernels' code loaded */
     int *sources;        /* positions of constants that derived ones come from */
-    Stamp *stamps; /* as they were at the last call, and room for those of this one */
+    Stamp *stamps; /* as they were at the last call */
     int source_count;
     Space *spaces; /* that no call uses now, those first that were used last */
     unsigned turns;
