@@ -82,10 +82,7 @@ PROGRAMS = {
     "layer norm": (lambda x: F.layer_norm(x, (771,)), f(197, 771)),
     "sums of columns": (lambda x: x.sum(0), f(3001, 777)),
     "sums of planes": (lambda x: x.mean((2, 3)), f(8, 333, 28, 28)),
-    "channels first to last": (lambda x: x.contiguous(memory_format=torch.channels_last), f(1, 243, 56, 56)),
-    "channels last to first": (lambda x: x.permute(0, 3, 1, 2).contiguous(), f(1, 56, 57, 243)),
     "transposed": (lambda x: x.t().contiguous(), f(3072, 197)),
-    "transposed bytes": (lambda x: (x.t() > 0).contiguous(), f(1030, 1030)),
     "heads": (lambda x: x.view(197, 12, 65).transpose(0, 1).contiguous(), f(197, 780)),
     "pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), f(1, 64, 113, 113)),
     "pooling of channels": (lambda x: F.avg_pool2d(x, 2), f(1, 100, 56, 56).to(memory_format=torch.channels_last)),
@@ -106,6 +103,5 @@ def test_shares_meet_at_few_lines(name):
     for kernel, lines in watcher.lines.items():
         written, parts = set().union(*lines), sum(map(bool, lines))
         shared = sum(map(len, lines)) - len(written)
-        # Where blocks of a turned copy meet, one thread begins when the other one ends.
-        few = len(written) // (4 if "bytes" in name else 8)
-        assert shared <= max(2 * THREADS, few), f"{kernel}: {parts} threads write {len(written)} lines, {shared} twice"
+        few = max(2 * THREADS, len(written) // 20)
+        assert shared <= few, f"{kernel}: {parts} threads write {len(written)} lines, {shared} twice"

@@ -73,7 +73,8 @@ def lane_plan(loops: Loops, vector_bytes: int) -> LoopPlan:
     # With symbolic sizes the kernel itself decides when it runs.
     symbolic = any(e.terms for e in sizes.values())
     if symbolic or _work(statements, outer, inner, sizes) >= PARALLEL_WORK:
-        parallel.update(takewhile(free, outer))
+        shared = outer[:-1] if turned else outer
+        parallel.update(takewhile(free, shared))
         if not atomic and not ordered and not outer and len(inner) == 1:
             parallel.update(chain[0] for chain in inner.values())
     around = tuple([(v, kinds.get(v, "serial")) for v in outer])
