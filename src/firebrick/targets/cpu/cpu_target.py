@@ -88,11 +88,11 @@ class CpuTarget(Target):
         return measure(self, config, op, args, forms)
 
     def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
-        """Build the probes that these weights need."""
-        if not self.vector_bytes or self.exact:
-            return None
+        """Build the probes that these weights need, and that of attention where most of them are matrices."""
+        some = [*weights] if self.vector_bytes and not self.exact else []
         widths = sorted({table[self.vector_bytes] for table in (COLUMNS, BROAD) if self.vector_bytes in table})
-        kinds = {kernels for weight in weights for kernels in probes_of(weight, widths, self.simd)}
+        attends = 2 * sum(w.numel() for w in some if w.dim() == 2) > sum(w.numel() for w in some)
+        kinds = {kernels for w in some for kernels in probes_of(w, widths, self.simd, attends)}
         for kind, detail in kinds:
             probe(self, config, kind, detail)
         return evicting() if kinds else None

@@ -62,15 +62,15 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
     return future
 
 
-def probes_of(weight: torch.Tensor, widths: Sequence[int], simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
-    """Kinds of kernels that a graph with this weight may measure, and their details."""
-    if weight.dtype is torch.bfloat16 and weight.dim() in (2, 4) and simd in BF16_LEVELS:
-        yield kernel_probe, _PANELS if weight.dim() == 2 else _WINDOWS
-    if weight.dtype in (torch.float32, torch.bfloat16) and weight.dim() == 2:
-        yield MatmulProbe, weight.dtype is torch.bfloat16
-    elif weight.dtype is torch.float32 and weight.dim() in (3, 4, 5):
+def probes_of(w: torch.Tensor, widths: Sequence[int], simd: str, attends: bool) -> Iterator[tuple[Any, Any]]:
+    """Kinds of kernels that a graph with this weight, and maybe attention, may measure, and their details."""
+    half, single = (w.dtype is dtype for dtype in (torch.bfloat16, torch.float32))
+    if half and w.dim() in (2, 4) and simd in BF16_LEVELS:
+        yield kernel_probe, _PANELS if w.dim() == 2 else _WINDOWS
+    if (half or single) and w.dim() == 2:
+        yield from [(MatmulProbe, half), *([(kernel_probe, _ATTENTION)] if attends and single else [])]
+    elif single and w.dim() in (3, 4, 5):
         yield from ((ConvolutionProbe, columns) for columns in widths)
-        yield MatmulProbe, False
 
 
 _OWN = frozenset({"own", "dots", "panels", "ahead"})
