@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick import fuse, host, lower, passes, runtime, trace
@@ -132,6 +132,35 @@ def compile_graph(
         return run_eagerly(gm)
     recorder.count("graphs compiled")
     return with_views(compiled, gm)
+
+
+def prepare(module: nn.Module, config: Config) -> None:
+    """Begin to build what the first compile on a machine chooses kernels by, while its module is captured."""
+    begun = torch.is_grad_enabled() or config.autotune or config.stages != "all" or not _measures(config)
+    if begun or (config.cache and runtime.DiskCache(config).root.exists()):
+        return
+    windows, matrices = list[Any](), list[Any]()
+    for weight in module.parameters():
+        (windows if weight.dim() > 2 else matrices).append(weight)
+    some = sum(w.numel() for w in windows) > _SOME * sum(w.numel() for w in (*windows, *matrices))
+    calls: list[Any] = [("aten::mm", (w, w)) for w in matrices if w.dim() == 2]
+    for w in windows if some else ():
+        if w.shape[1] > 1:  # else of channels by themselves
+            ones, x = [1] * (w.dim() - 2), w.new_empty((1, *w.shape[1:]), device="meta")
+            out = x.new_empty((1, w.shape[0], *ones))
+            calls.append(("aten::convolution", (x, w, ones, [0] * len(ones), ones, 1, out)))
+    for name, target in find_targets({w.device.type for w in (*windows, *matrices)}, config).items():
+        target.prepare([call for call in calls if call[1][1].device.type == name], config)
+
+
+_SOME = 0.05
+"""Share of a module's parameters that windows have where the first compile likely measures convolutions."""
+
+
+def _measures(config: Config) -> bool:
+    """Whether kernels are chosen by their times here, which may be other kernels in another process."""
+    chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
+    return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())
 
 
 _refused: dict[str, str] = {}
@@ -424,11 +453,6 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
-        prepared = []
-        if self.measures() and not self.config.autotune:
-            for target in self.targets.values():
-                weights = [t for t in self.captured.values() if t.device.type == target.name]
-                prepared.append(target.prepare(weights, self.config))
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
@@ -440,7 +464,6 @@ class _Compile:
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
-        del prepared
         return generated
 
     def take_all(self) -> None:
@@ -461,7 +484,7 @@ class _Compile:
         return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        config, tuner = self.config, self.tuner() if self.measures() else None
+        config, tuner = self.config, self.tuner(aten, repeat) if _measures(self.config) else None
         with recorder.timed("passes"):
             hooks: Any = {"trace": trace.trace_function, "on_report": self.reports.append, "choose": tuner}
             aten = passes.run_passes(aten, self.targets, config, passes=self.user_passes, **hooks)
@@ -531,16 +554,10 @@ class _Compile:
             "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
-            "model": "\n".join(target.model() for target in self.targets.values()) if self.measures() else "",
+            "model": "\n".join(target.model() for target in self.targets.values()) if _measures(self.config) else "",
         }
 
-    def measures(self) -> bool:
-        """Whether kernels are chosen by their times here, which may be other kernels in another process."""
-        config = self.config
-        chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
-        return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())
-
-    def tuner(self) -> tuning.Tuner:
+    def tuner(self, aten: AtenGraph, repeat: Repeat | None) -> tuning.Tuner:
         """What chooses among forms of a part of this graph by measurement."""
         config, ground = self.config, self.ground()
 
@@ -556,7 +573,11 @@ class _Compile:
 
         place = str(config.cache_dir) if config.cache else ""
         whole = "\n".join([place, *ground.values()])
-        return tuning.Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
+        if config.autotune:
+            return tuning.Tuner(build, runtime.load, fetch, whole)
+        calls, rest = tuning.division_of(aten.gm.graph.nodes, len(repeat.numbers) if repeat is not None else 4)
+        kept = [t.prepare([c for c in calls if c[1][0].device.type == n], config) for n, t in self.targets.items()]
+        return tuning.Tuner(build, runtime.load, fetch, whole, measured, rest, kept)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

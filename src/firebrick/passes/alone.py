@@ -15,6 +15,7 @@ from firebrick.ir.graph.aten import AtenGraph
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
+Subject = tuple[str, tuple[Any, ...]]
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
 Choose = Callable[[AtenGraph, Mapping[str, Form], Mapping[str, int]], str]
@@ -52,9 +53,8 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
-def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
-    """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
-    node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+def subject_of(node: Any) -> Subject | None:
+    """What is measured of a call: its op and arguments, as targets are asked for choices of it."""
     if node.target is aten.convolution.default:
         x, weight, _, stride, padding, dilation, _, _, groups = node.args
         return "aten::convolution", (

@@ -86,7 +86,7 @@ def _of_attention(node: fx.Node, target: Target) -> list[str]:
     """Forms of attention that drops nothing and is not trained."""
     if node.args[3:4] not in ((), (0.0,)) or [(r.target, *r.args) for r in node.users] != [(operator.getitem, node, 0)]:
         return []
-    choices = target.choices(*subject_of(alone([node], lambda _: False)))  # type: ignore[misc]
+    choices = target.choices(*subject_of(node))  # type: ignore[misc]
     sizes = [n for t in node.args[:3] for n in t.meta["val"].shape]  # type: ignore[union-attr]
     return [c.name for c in (choices if all(type(n) is int for n in sizes) else choices[:1])]
 

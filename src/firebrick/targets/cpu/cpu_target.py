@@ -20,7 +20,7 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.ir.loops.values import Table
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import COLUMNS, find_choices
+from firebrick.targets.cpu.choices import find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
@@ -87,11 +87,11 @@ class CpuTarget(Target):
         """Those of matmuls, batches of them, attention, and dense convolutions of images."""
         return measure(self, config, op, args, forms)
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
-        """Build the probes that these weights need."""
+    def prepare(self, calls: Iterable[tuple[str, tuple[Any, ...]]], config: Config) -> object:
+        """Build the probes that these calls need."""
         if not self.vector_bytes or self.exact:
             return None
-        kinds = {kernels for weight in weights for kernels in probes_of(weight, COLUMNS[self.vector_bytes], self.simd)}
+        kinds = {kernels for call in calls for kernels in probes_of(self, *call)}
         for kind, detail in kinds:
             probe(self, config, kind, detail)
         return evicting() if kinds else None

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.config import Config
+from firebrick.gc_pause import BUILDER
 from firebrick.targets.base import Choice
-from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
-from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
+from firebrick.targets.cpu.matmul_probe import MatmulProbe, bound, kernel_probe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ _LENGTH = 768
 
 _PANELS = PanelProduct("sizes[0]", "sizes[1]", "sizes[2]", (0, "sizes[1]"), 0, "sizes[2]", HALVES, "uint16_t", 0)
 """A product of bfloat16 of any size."""
-_SIZES: Any = [f"sizes[{i}]" for i in range(26)]
-_PLACES = tuple(tuple(_SIZES[i : i + 4]) for i in range(5, 25, 4))
-_ATTENTION = Attention(tuple(_SIZES[:5]), _PLACES, 0.125, _SIZES[25] + " != 0")
-"""Attention of any size, causal or not."""
 
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
@@ -56,19 +52,29 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
     with _lock:
         future = _probes.get(key)
         if future is None or (future.done() and future.exception()):
-            future = _probes[key] = ThreadPoolExecutor(1, "firebrick probe").submit(kind, target, config, detail)
+            future = _probes[key] = ThreadPoolExecutor(1, BUILDER).submit(kind, target, config, detail)
     return future
 
 
-def probes_of(weight: torch.Tensor, columns: int, simd: str) -> Iterator[tuple[Callable[..., Any], Any]]:
-    """Kinds of kernels that a graph with this weight may measure, and their details."""
-    if weight.dtype is torch.bfloat16 and weight.dim() == 2 and simd in BF16_LEVELS:
-        yield kernel_probe, _PANELS
-    if weight.dtype in (torch.float32, torch.bfloat16) and weight.dim() == 2:
-        yield MatmulProbe, weight.dtype is torch.bfloat16
-    elif weight.dtype is torch.float32 and weight.dim() in (3, 4, 5):
-        yield ConvolutionProbe, columns
-        yield MatmulProbe, False
+def probes_of(target: CpuTarget, op: str, args: tuple[Any, ...]) -> Iterator[tuple[Callable[..., Any], Any]]:
+    """Kinds of kernels that an op may be measured by, and their details."""
+    weight, half = args[1], args[1].dtype is torch.bfloat16
+    if op == "aten::convolution":
+        for choice in target.choices(op, args) if weight.dtype is torch.float32 else ():
+            if choice.name == "matmul":
+                yield MatmulProbe, False
+            elif "columns" in choice.options:
+                yield ConvolutionProbe, choice.options["columns"] or _tile(target, *args)
+    elif half or weight.dtype is torch.float32:
+        yield MatmulProbe, half
+        if half and op == "aten::mm" and target.simd in BF16_LEVELS:
+            yield kernel_probe, _PANELS
+
+
+def _tile(target: CpuTarget, x: Any, weight: Any, stride: Any, _: Any, dilation: Any, *rest: Any) -> tuple[int, ...]:
+    """What a kernel of channels by themselves is written for."""
+    sizes = weight.shape[-1], stride[-1], dilation[-1], results_of(rest[-1].shape[-1])
+    return lanes_of(target.vector_bytes, weight.shape[0]), *sizes
 
 
 _OWN = frozenset({"own", "dots", "panels"})
@@ -186,8 +192,8 @@ def attended(
     places = [n for t in (*read, out) for n in (0, *t.stride()[:3])]
     numbers = (batch, heads, rows, keys, size, *places, -(mask is None), *[0, 0, 0, 0, *steps][-4:-1], causal)
     tensors = [t for t in (*read, mask, out) if t is not None]
-    run: Run = probe(target, config, kernel_probe, _ATTENTION).result()(tensors, *numbers)
-    return run
+    kernels = probe(target, config, MatmulProbe, False).result()
+    return bound(kernels.calls["attention"], tensors, numbers, kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +271,7 @@ def convolutions(
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
     columns = max((c.options["columns"] for c in choices.values() if "columns" in c.options), default=0)
     part = _Part.of(_PRODUCTS * target.threads, columns or 1, x, weight, how, groups, out)
-    outer, inner, *_, width = part.weight
+    outer, inner, *_ = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
     for form, passes in forms.items():
         try:
@@ -276,8 +282,7 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                tile = width, part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
-                detail = columns or (lanes_of(target.vector_bytes, outer), *tile)
+                detail = columns or _tile(target, x, weight, *rest)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
         except (RuntimeError, ValueError, KeyError):
             continue
