@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import firebrick
-from bench import turns
 from bench.int8 import first
 from firebrick.targets.cpu import processor
 from firebrick.tools.models import build_model
@@ -71,7 +70,6 @@ def main() -> None:
         with torch.no_grad():
             runs = contenders(model, inputs, given.inductor, given.dtype)
             outs = {key: first(run()).float() for key, run in runs.items()}
-            turns.wait()
             times: dict[str, list[float]] = {key: [] for key in runs}
             for _ in range(given.rounds):
                 for key, run in runs.items():

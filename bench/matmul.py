@@ -56,20 +56,19 @@ CONVOLUTIONS = (
     *("224x224x3-768-16/16", "512x512x3-32-7/4", "128x128x32-32-8/8", "128x128x32-64-3/1", "64x64x128-64-3/1"),
 )
 """ResNet-50's, MobileNet's first, ViT's and SegFormer's patches, a U-Net's."""
-_COLUMNS = ("own", "dots", "panels", "dense", "matmul", "packed", "mkl", "call")
+_COLUMNS = ("own", "dots", "panels", "ahead", "dense", "matmul", "packed", "mkl", "call")
 _PEAK = """
 typedef float V __attribute__((vector_size({nbytes})));
 float peak(long n) {{
-  V a[{count}] = {{}}, x = {{1.0f}}, y = {{0.5f}};
+  V {sums}, x = {{1.0f}}, y = {{0.5f}};
   for (long i = 0; i < n; i++) {{
     __asm__ volatile("" : "+{register}"(x), "+{register}"(y));
-    for (int k = 0; k < {count}; k++) a[k] = a[k] * x + y;
+    {products}
   }}
-  float s = 0;
-  for (int k = 0; k < {count}; k++) s += a[k][0];
-  return s;
+  return {total};
 }}
 """
+"""The sums begin with different numbers, or a compiler would make one of them."""
 _CHAINS = 12
 """Sums that go on at once: more than units of multiply-adds times their latency, fewer than registers."""
 
@@ -80,7 +79,10 @@ def peak(target: CpuTarget, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         text, library = os.path.join(folder, "peak.c"), os.path.join(folder, "peak.so")
         with open(text, "w") as file:
-            file.write(_PEAK.format(nbytes=nbytes, count=_CHAINS, register="w" if target.simd == "neon" else "v"))
+            texts = {"sums": ", ".join(f"a{k} = {{{k + 1}.0f}}" for k in range(_CHAINS))}
+            texts |= {"products": " ".join(f"a{k} = a{k} * x + y;" for k in range(_CHAINS))}
+            texts |= {"total": " + ".join(f"a{k}[0]" for k in range(_CHAINS))}
+            file.write(_PEAK.format(nbytes=nbytes, register="w" if target.simd == "neon" else "v", **texts))
         flags = ["-O3", "-shared", "-fPIC", *target.flags]
         subprocess.run([os.environ.get("CC", "gcc"), *flags, text, "-o", library], check=True)
         run = ctypes.CDLL(library).peak

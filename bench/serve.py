@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import firebrick
-from bench import programs, turns
+from bench import programs
 from bench.contender import CONTENDERS
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ def main() -> None:
         with torch.no_grad():
             for run in runs.values():
                 run()
-        turns.wait()
         for clients in given.clients:
             rounds: dict[str, list[list[float]]] = {who: [] for who in runs}
             for _ in range(5):

@@ -22,7 +22,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import firebrick
-from bench import turns
 from bench.programs import UNet
 
 if TYPE_CHECKING:
@@ -207,9 +206,7 @@ def measured(name: str, steps: int, *, torch_compile: bool) -> str:
     if torch_compile:
         torch.compiler.reset()  # all trainings share Task's code: what it learned of the last one's sizes goes
         runs["torch.compile"] = Run(name, torch.compile, torch.float32)
-    for k in range(steps):
-        if k == min(3, steps - 1):
-            turns.wait()
+    for _ in range(steps):
         for run in runs.values():
             run.step()
     made = next(counts)

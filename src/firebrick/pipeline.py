@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick import fuse, host, lower, passes, runtime, trace
@@ -48,19 +48,21 @@ from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.equal_layers import NotAlike, Repeat, find_repeat, shortened
 from firebrick.ir.graph.labels import library_of, step_labels
 from firebrick.ir.graph.nested import Body, Nested
+from firebrick.ir.index.expr import NeedsNumber
 from firebrick.ir.index.index_text import parse
-from firebrick.ir.index.number import NeedsNumber
 from firebrick.ir.index.sizes import Sizes, has_symbols
 from firebrick.ir.kernels.schedule import Launch, Schedule
 from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.program import LoopProgram
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes import branches, cuda_search, tuning
+from firebrick.passes.alone import subjects_in
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
-from firebrick.targets.by_device import find_targets
+from firebrick.targets.by_device import find_targets, measures
+from firebrick.targets.workload import division_of
 from firebrick.trace import cpu_part, graph_key, literals
-from firebrick.trace.trace_state import TracingState, fakes_of
+from firebrick.trace.inference_trace import TracingState, fakes_of
 from firebrick.version import VERSION
 
 Traced = Callable[[], tuple[AtenGraph, Repeat | None]]
@@ -132,35 +134,6 @@ def compile_graph(
         return run_eagerly(gm)
     recorder.count("graphs compiled")
     return with_views(compiled, gm)
-
-
-def prepare(module: nn.Module, config: Config) -> None:
-    """Begin to build what the first compile on a machine chooses kernels by, while its module is captured."""
-    begun = torch.is_grad_enabled() or config.autotune or config.stages != "all" or not _measures(config)
-    if begun or (config.cache and runtime.DiskCache(config).root.exists()):
-        return
-    windows, matrices = list[Any](), list[Any]()
-    for weight in module.parameters():
-        (windows if weight.dim() > 2 else matrices).append(weight)
-    some = sum(w.numel() for w in windows) > _SOME * sum(w.numel() for w in (*windows, *matrices))
-    calls: list[Any] = [("aten::mm", (w, w)) for w in matrices if w.dim() == 2]
-    for w in windows if some else ():
-        if w.shape[1] > 1:  # else of channels by themselves
-            ones, x = [1] * (w.dim() - 2), w.new_empty((1, *w.shape[1:]), device="meta")
-            out = x.new_empty((1, w.shape[0], *ones))
-            calls.append(("aten::convolution", (x, w, ones, [0] * len(ones), ones, 1, out)))
-    for name, target in find_targets({w.device.type for w in (*windows, *matrices)}, config).items():
-        target.prepare([call for call in calls if call[1][1].device.type == name], config)
-
-
-_SOME = 0.05
-"""Share of a module's parameters that windows have where the first compile likely measures convolutions."""
-
-
-def _measures(config: Config) -> bool:
-    """Whether kernels are chosen by their times here, which may be other kernels in another process."""
-    chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
-    return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())
 
 
 _refused: dict[str, str] = {}
@@ -484,7 +457,7 @@ class _Compile:
         return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        config, tuner = self.config, self.tuner(aten, repeat) if _measures(self.config) else None
+        config, tuner = self.config, self.tuner(aten, repeat) if measures(self.config) else None
         with recorder.timed("passes"):
             hooks: Any = {"trace": trace.trace_function, "on_report": self.reports.append, "choose": tuner}
             aten = passes.run_passes(aten, self.targets, config, passes=self.user_passes, **hooks)
@@ -554,7 +527,7 @@ class _Compile:
             "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
-            "model": "\n".join(target.model() for target in self.targets.values()) if _measures(self.config) else "",
+            "model": "\n".join(target.model() for target in self.targets.values()) if measures(self.config) else "",
         }
 
     def tuner(self, aten: AtenGraph, repeat: Repeat | None) -> tuning.Tuner:
@@ -575,7 +548,7 @@ class _Compile:
         whole = "\n".join([place, *ground.values()])
         if config.autotune:
             return tuning.Tuner(build, runtime.load, fetch, whole)
-        calls, rest = tuning.division_of(aten.gm.graph.nodes, len(repeat.numbers) if repeat is not None else 4)
+        calls, rest = division_of(subjects_in(aten.gm.graph), len(repeat.numbers) if repeat is not None else 4)
         kept = [t.prepare([c for c in calls if c[1][0].device.type == n], config) for n, t in self.targets.items()]
         return tuning.Tuner(build, runtime.load, fetch, whole, measured, rest, kept)
 

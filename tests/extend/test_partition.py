@@ -13,7 +13,7 @@ from torch import fx
 from firebrick.config import Config
 from firebrick.errors import BackendError, PassError, VerificationError
 from firebrick.extend import SubgraphCompiler, partition, set_fake_values
-from firebrick.extend.cluster import grow_clusters
+from firebrick.extend.partition import grow_clusters
 from firebrick.report import FirebrickWarning, recorder
 
 OPS = [torch.add, torch.mul, torch.sub, torch.relu, torch.neg, torch.sigmoid, torch.maximum]

@@ -6,14 +6,14 @@ scalar function is the reference of its row in `loops.ops`.
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from firebrick.errors import InternalError
-from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.index.number import as_int
-from firebrick.ir.loops.bounds import CHECK, check_index
+from firebrick.ir.index.expr import Expr, Var, as_int
+from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES, enum_value
 from firebrick.ir.loops.program import (
     Axis,
@@ -61,6 +61,18 @@ def run(program: LoopProgram, inputs: Sequence[Tensor], constants: Mapping[str, 
         else:
             machine.call(node)
     return tuple(machine.argument(out) for out in program.outputs)
+
+
+def check_index(extremes: Tensor, low: int, high: int, error: str, text: str) -> tuple[()]:
+    """Raise `error` unless the greatest and the least index are in low..high; `text` has a place for the index.
+
+    Raises:
+        IndexError, RuntimeError: as `error` says.
+    """
+    greatest, least = extremes.tolist()
+    if greatest > high or least < low:
+        raise getattr(builtins, error)(text.format(greatest if greatest > high else least))
+    return ()
 
 
 def find_op(name: str) -> Any:

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firebrick.ir.index.expr import INF, ONE, ZERO, Expr, const, known_less, maximum, minimum, product, total, var
+from firebrick.ir.index.expr import (
+    INF,
+    ONE,
+    ZERO,
+    Expr,
+    as_int,
+    const,
+    known_less,
+    maximum,
+    minimum,
+    product,
+    total,
+    var,
+)
 from firebrick.ir.index.index_text import parse
-from firebrick.ir.index.number import as_int
 
 RANGES = {"i": (0, 3), "j": (0, 7), "k": (0, 63), "s": (1, 12), "n": (-5, 5)}
 VARS = {name: var(name, lo, hi) for name, (lo, hi) in RANGES.items()}

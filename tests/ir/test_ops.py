@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES, dtype_of
+from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, reduction_identity, result_dtype
 
 COMPUTED = [row for row in DTYPES.values() if row.loops]
@@ -15,7 +15,7 @@ COMPUTED = [row for row in DTYPES.values() if row.loops]
 def test_dtype_row(row) -> None:
     assert row.torch.itemsize == row.nbytes
     assert BY_TORCH[row.torch] is row
-    assert dtype_of(row.torch) == row.name
+    assert BY_TORCH[row.torch].name == row.name
     if row.is_int:
         info = torch.iinfo(row.torch)
         assert (row.lo, row.hi) == (info.min, info.max)
@@ -32,7 +32,7 @@ def test_scalar_op(op) -> None:
         if op.name == "where":
             args[0] = torch.tensor([True, False, True])
         result = op.reference(*args)
-        assert dtype_of(result.dtype) == result_dtype(op.name, row.name), row.name
+        assert BY_TORCH[result.dtype].name == result_dtype(op.name, row.name), row.name
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS.values(), ids=lambda r: r.name)
@@ -42,7 +42,7 @@ def test_reduction(reduction) -> None:
             continue
         data = torch.tensor([[0, 1, 1], [1, 0, 0]]).to(row.torch)
         result = reduction.reference(data)
-        assert dtype_of(result.dtype) == {"same": row.name, "bool": "b8", "i64": "i64"}[reduction.result]
+        assert BY_TORCH[result.dtype].name == {"same": row.name, "bool": "b8", "i64": "i64"}[reduction.result]
         start = torch.tensor(reduction_identity(reduction.name, row.name)).to(row.torch)
         if reduction.combine:
             padded = torch.cat([start.expand(2, 1), data], 1)

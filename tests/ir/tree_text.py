@@ -20,8 +20,8 @@ from firebrick.ir.index.expr import INF, ZERO, Var
 from firebrick.ir.kernels.schedule import Kernel, Param
 from firebrick.ir.kernels.tree import Acc, Fold, Let, Loop, Scratch
 from firebrick.ir.loops.parse import LoopSyntaxError, NestReader, Reader
-from firebrick.ir.loops.program import Buffer, Store
-from firebrick.ir.loops.show import store_lines
+from firebrick.ir.loops.program import Buffer, Nest, Store
+from firebrick.ir.loops.show import show_node
 
 if TYPE_CHECKING:
     from firebrick.ir.kernels.tree import Stmt
@@ -68,7 +68,7 @@ def _show(s: Stmt, indent: str, lines: list[str]) -> None:
         elif isinstance(s, Fold):
             word, store = "fold ", Store(s.acc, s.position, s.value)
         assert isinstance(store, Store)
-        *names, last = store_lines(store)
+        *names, last = (line.strip() for line in show_node(Nest("", (), (store,))).split("\n")[1:])
         lines.extend(f"{indent}{line}" for line in (*names, word + last))
 
 

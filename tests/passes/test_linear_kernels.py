@@ -92,6 +92,28 @@ def test_every_tail(level, side):
 
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
+def test_panels_made_ahead_of_time(level, side, monkeypatch, caplog):
+    monkeypatch.setattr(choices, "_AHEAD", 0.1)
+    shapes = [(1, 64, 32), (5, 100, 96), (14, 33, 64), (15, 257, 320), (37, 512, 64), (300, 32, 32), (29, 1100, 96)]
+    model, given, threads = Many(shapes, F.gelu, side), inputs(shapes), torch.get_num_threads()
+    with torch.no_grad():
+        eager = model(*given)
+        run = firebrick.compile(model.eval(), options={"simd": level, "cache": False, "debug": "aten"})
+        found = run(*given)
+        try:
+            torch.set_num_threads(1)
+            alone = run(*given)
+        finally:
+            torch.set_num_threads(threads)
+        exact = model.double()(*[x.double() for x in given])
+    assert caplog.text.count("'ahead'") >= len(shapes)
+    assert all(map(torch.equal, found, alone))
+    for shape, a, b, c in zip(shapes, found, eager, exact, strict=True):
+        assert (a - c).abs().max() <= 1.1 * (b - c).abs().max() + 1e-6, shape
+
+
+@pytest.mark.parametrize("side", [False, True])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_every_tail_of_bfloat16(level, side, monkeypatch):
     monkeypatch.setattr(choices, "_PACKED", 1.5)
     model, given = Many(SHAPES, APPLIED["none"], side).bfloat16(), [x.bfloat16() for x in inputs(SHAPES)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firebrick.ir.index.number import NeedsNumber
+from firebrick.ir.index.expr import NeedsNumber
 from firebrick.ir.index.sizes import Sizes
 
 

@@ -15,7 +15,7 @@ from tests.ir.interp import _Machine
 
 from firebrick.config import Config
 from firebrick.fuse import schedule
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import as_int
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Extern
 from firebrick.runtime.build import find_compiler

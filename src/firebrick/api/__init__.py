@@ -1,6 +1,6 @@
 """The public functions; `firebrick` itself re-exports them."""
 
-from firebrick.api.torch_compile import torch_compile_backend as torch_compile_backend
+from firebrick.api.compiling import torch_compile_backend as torch_compile_backend
 from firebrick.capture import hook
 from firebrick.pipeline import graphs_compiled
 from firebrick.report import recorder

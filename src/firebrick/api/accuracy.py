@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_map
 
 from firebrick import pipeline
 from firebrick.api.switches import OFF, Switch
-from firebrick.backends.aot_eager import aot_eager
-from firebrick.backends.eager import eager
+from firebrick.backends.aot_eager import aot_eager, eager
 from firebrick.config import Config
 from firebrick.errors import FirebrickError, VerificationError
 from firebrick.extend.verify import relative_error, shared_memory, tolerance_of

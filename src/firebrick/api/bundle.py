@@ -12,9 +12,7 @@ import hashlib
 import inspect
 import itertools
 import json
-import os
 import platform
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,6 +33,7 @@ from firebrick.api.weights import read_tensors, write_tensors
 from firebrick.artifact import checksum, decode, encode
 from firebrick.config import Config
 from firebrick.errors import CacheError, ConfigError, FirebrickError
+from firebrick.runtime.source import whole_file
 from firebrick.targets.by_device import find_targets
 from firebrick.trace import graph_key, literals
 from firebrick.version import VERSION
@@ -95,15 +94,9 @@ def save(compiled: Any, path: str | Path) -> None:
         ],
     }
     path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}", delete=False) as file:
-        try:
-            _write(file, manifest, programs, weights)
-            file.close()
-            Path(file.name).chmod(0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with whole_file(path, path.parent) as file:
+        _write(file, manifest, programs, weights)
+        Path(file.name).chmod(0o644)
 
 
 def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:

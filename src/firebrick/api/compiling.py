@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from torch import nn
+import torch
+from torch import fx, nn
 
 from firebrick import backends
+from firebrick.api import accuracy
 from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
@@ -23,6 +25,8 @@ from firebrick.capture.marks import DISABLED, ORIGINAL, own_mark
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
 from firebrick.errors import ConfigError
 from firebrick.extend import Pass, SubgraphCompiler, Target
+from firebrick.fakes.node_values import plain_copy
+from firebrick.report import recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -253,3 +257,24 @@ def _disabled(fn: Callable[..., Any]) -> Callable[..., Any]:
     plain = Switch(OFF)(original_callable(fn))
     setattr(plain, DISABLED, True)
     return plain
+
+
+def torch_compile_backend(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> Callable[..., Any]:
+    """Compile a graph that torch.compile captured. Graphs with symbolic sizes run on eager kernels in this version."""
+    if not all(isinstance(t, torch.Tensor) and _is_concrete(t) for t in example_inputs):
+        recorder.note_once("symbolic", "firebrick: graphs with symbolic sizes run on eager kernels in this version")
+        return gm.forward
+    own = plain_copy(gm)  # the values of torch.compile's fake tensor mode stand for its guards
+    own.meta["name"] = "graph"
+    return accuracy.compile_graph(own, example_inputs, Settings.make(mode=mode, options=options).config)
+
+
+def _is_concrete(tensor: torch.Tensor) -> bool:
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))

@@ -1,4 +1,4 @@
-"""The backend that traces graphs to functional ATen and runs that on eager kernels: a test of the trace."""
+"""The backends on eager kernels: of captured graphs as they are, and of what they are as functional ATen."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
             return Segments.cut(gm, starts, aot_eager)
         return with_views(run_joint(gm, example_inputs), gm)
     return with_views(run_aten(trace.trace_inference(gm, example_inputs, Config())), gm)
+
+
+def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the graph as it was captured."""
+    return gm.forward

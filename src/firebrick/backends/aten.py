@@ -15,8 +15,8 @@ from firebrick.ir.graph.aten import Alias, AtenGraph
 from firebrick.ir.index.expr import Expr
 from firebrick.ir.index.sizes import float_of, size_of
 from firebrick.trace import graph_key
+from firebrick.trace.inference_trace import fakes_of
 from firebrick.trace.joint_split import symbol_places
-from firebrick.trace.trace_state import fakes_of
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 

@@ -20,7 +20,7 @@ FIREBRICK = "firebrick"
 
 _GROUP = "firebrick.backends"
 _OWN = {
-    "eager": "firebrick.backends.eager:eager", "aot_eager": "firebrick.backends.aot_eager:aot_eager",
+    "eager": "firebrick.backends.aot_eager:eager", "aot_eager": "firebrick.backends.aot_eager:aot_eager",
     "onnxrt": "firebrick.backends.onnxruntime:onnxrt", "openvino": "firebrick.backends.openvino:openvino",
     "tvm": "firebrick.backends.tvm:tvm", "torchscript": "firebrick.backends.torchscript:torchscript",
 }  # fmt: skip

@@ -27,9 +27,8 @@ from firebrick.capture.breaks.continuation import is_rest, origin
 from firebrick.capture.breaks.regions import last_on_numbers
 from firebrick.capture.breaks.resume import can_break, emit_break, emit_plain
 from firebrick.capture.bytecode.assemble import Handler, Label
-from firebrick.capture.bytecode.control_flow import flow
+from firebrick.capture.bytecode.control_flow import flow, live_slots
 from firebrick.capture.bytecode.instructions import decode
-from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.capture.emit.materialize import ValueEmitter
 from firebrick.capture.entry import is_entry
 from firebrick.capture.graph import LeavesEscape, arguments, examples

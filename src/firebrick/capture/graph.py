@@ -26,7 +26,7 @@ from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.emit.prelude import Made
 from firebrick.capture.guards.torch_state import default_device
 from firebrick.capture.inference_mode import InferenceMode, storage_of
-from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.interpreter.function_modes import overridden
 from firebrick.capture.packed import PACKED, is_packed
 from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value
 from firebrick.capture.values.computed import call_with_floats
@@ -45,7 +45,7 @@ from firebrick.capture.values.wrapper import WrapperValue, note_changed_wrappers
 from firebrick.capture.wrappers import Wrap, is_wrapper, leaves_of
 from firebrick.errors import DataDecides, HookRefused
 from firebrick.fakes.data_sizes import as_size, as_true, fake_size, is_integer
-from firebrick.fakes.layer_shapes import SHAPES
+from firebrick.fakes.function_forms import SHAPES
 from firebrick.fakes.mode import fake_of, new_fake_mode, refusing, with_kernels_in_python
 from firebrick.fakes.strides import dense_strides
 from firebrick.ir.graph.calls import written_by

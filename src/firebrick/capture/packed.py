@@ -9,7 +9,7 @@ import torch
 from torch import _VF
 
 from firebrick.capture.inference_mode import storage_of
-from firebrick.fakes.layer_shapes import SHAPES, recorded
+from firebrick.fakes.function_forms import SHAPES, recorded
 
 if TYPE_CHECKING:
     from firebrick.capture.graph import GraphBuilder

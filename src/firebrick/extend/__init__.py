@@ -5,9 +5,9 @@ from firebrick.extend.partition import Claim, Partition, PartitionPass, as_passe
 from firebrick.extend.pass_base import LEVELS, Context, Level, Pass, PassReport, Site, graph_pass
 from firebrick.extend.pass_registry import PassRegistry, fingerprint, order, registry
 from firebrick.extend.pass_runner import apply_passes
+from firebrick.extend.pattern import trace_torch
 from firebrick.extend.rule import Rule, rule
 from firebrick.extend.subgraph_compiler import SubgraphCompiler
-from firebrick.extend.torch_trace import trace_torch
 from firebrick.extend.verify import Difference, compare, relative_error
 from firebrick.fakes.node_values import set_fake_values
 from firebrick.ir.graph.calls import Call, call_of, value_of

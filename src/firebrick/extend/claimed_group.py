@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +25,7 @@ from firebrick.extend.subgraph_compiler import SubgraphCompiler
 from firebrick.extend.verify import Difference, compare
 from firebrick.fakes.node_values import values_for
 from firebrick.report import recorder
+from firebrick.runtime.source import whole_file
 
 _Key = tuple[Any, ...]
 
@@ -253,10 +252,8 @@ def _write(file: Path, data: bytes) -> None:
     """Write the entry with its checksum; a failure costs a warning, never the run."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(handle, "wb") as out:
+        with whole_file(file, file.parent) as out:
             out.write(hashlib.blake2b(data, digest_size=32).digest() + data)
-        Path(temporary).replace(file)
     except OSError as error:
         recorder.warn_once("group cache", f"can't write {file.parent.name} cache entries: {error.strerror}")
 

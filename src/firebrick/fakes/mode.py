@@ -328,20 +328,8 @@ def is_random(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
 def _choose(func: Any) -> Callable[..., Any]:
     if not isinstance(func, torch._ops.OpOverload) or func.namespace not in ("aten", "prims", "firebrick"):
         return _packed_transposed if str(func).startswith("mkldnn._convolution_transpose_pointwise") else _slow
-    if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default):
-        return _lift
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite
-    if func in VIEWS:
-        return _view
-    if func in _LIKE:
-        return _constructor_like
-    if func in _RETURNS_FIRST:
-        return _return_first
-    if func is aten.convolution.default:
-        return _convolution
-    if func is aten.convolution_backward.default:
-        return _convolution_backward
     if find_rule(func) is not None:
         return _by_rule
     if func.is_view and torch.Tag.inplace_view not in func.tags:
@@ -474,12 +462,8 @@ def _devices_of(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def _writes_constant(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            target = args[i] if i < len(args) else kwargs.get(argument.name)
-            if not isinstance(target, FakeTensor) or target.constant is not None:
-                return True
-    return False
+    targets = [args[i] if i < len(args) else kwargs.get(name) for i, name in written_arguments(func)]
+    return any(not isinstance(target, FakeTensor) or target.constant is not None for target in targets)
 
 
 def _by_rule(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -509,6 +493,7 @@ def _of_spec(mode: _FakeMode, spec: Spec, device: torch.device) -> FakeTensor:
 
 
 def _return_first(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ops that write their first argument and return it."""
     _devices_of(mode, func, args, kwargs)
     return args[0]
 
@@ -707,7 +692,7 @@ def _compute(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`zeros_like` and the like, and `_to_copy`."""
+    """Ops that make a tensor like their first argument, with options: `zeros_like` and the like, and `_to_copy`."""
     devices = _devices_of(mode, func, args, kwargs)
     preserve = kwargs.get("memory_format") in (None, torch.preserve_format)
     if devices.common is None or kwargs.get("layout") not in (None, torch.strided) or kwargs.get("pin_memory"):
@@ -751,18 +736,25 @@ def _with_device(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return _wrap(mode, result, device)
 
 
-_LIKE: frozenset[Any] = ops(
-    "empty_like.default zeros_like.default ones_like.default full_like.default rand_like.default "
-    "randn_like.default _to_copy.default"
-)
-"""Ops that make a tensor like their first argument, with options."""
-
-_RETURNS_FIRST: frozenset[Any] = ops(
-    "copy_.default fill_.Scalar fill_.Tensor zero_.default uniform_.default normal_.default "
-    "bernoulli_.float bernoulli_.Tensor exponential_.default random_.default random_.to "
-    "index_put_.default index_fill_.int_Scalar scatter_.value scatter_.src"
-)
-"""Ops that write their first argument and return it."""
-
-_PATHS: dict[Any, Callable[..., Any]] = {}
-"""Op -> path, filled as ops are met."""
+_PATHS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default), _lift),
+    **dict.fromkeys(VIEWS, _view),
+    **dict.fromkeys(
+        ops(
+            "empty_like.default zeros_like.default ones_like.default full_like.default rand_like.default "
+            "randn_like.default _to_copy.default"
+        ),
+        _constructor_like,
+    ),
+    **dict.fromkeys(
+        ops(
+            "copy_.default fill_.Scalar fill_.Tensor zero_.default uniform_.default normal_.default "
+            "bernoulli_.float bernoulli_.Tensor exponential_.default random_.default random_.to "
+            "index_put_.default index_fill_.int_Scalar scatter_.value scatter_.src"
+        ),
+        _return_first,
+    ),
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+}
+"""Op -> path; `_choose` adds the others as they are met."""

@@ -14,8 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from firebrick.ir.graph.calls import is_mutating
 from firebrick.ir.index.sizes import expressions
 
-aten = torch.ops.aten
-
 _SPECIAL_NAMES = {
     "normal_": "normal_functional",
     "rrelu_with_noise": "rrelu_with_noise_functional",

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from firebrick.fuse.dependencies import analyze, extern_writes
 from firebrick.ir.index.expr import ONE, ZERO, Expr
-from firebrick.ir.kernels.step_buffers import rename_arg
+from firebrick.ir.kernels.schedule import rename_arg
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Nest, Node, Ref, Value
 from firebrick.ir.loops.values import Rewriter
 

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from firebrick.ir.index.expr import Expr, Var
-from firebrick.ir.kernels.step_buffers import args_in
+from firebrick.ir.kernels.schedule import args_in
 from firebrick.ir.loops.program import Axis, Extern, Load, Masked, Nest, Node, Op, Reduce, Scan
 from firebrick.ir.loops.values import roots_of, walk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
-from firebrick.ir.kernels.tree import loops_of
+from firebrick.ir.kernels.tree import loop_sizes
 from firebrick.ir.loops.program import Extern
 
 
@@ -33,10 +33,7 @@ def show(schedule: Schedule) -> str:
 
 def _launch(place: int, step: Launch, kernel: Kernel) -> str:
     nodes = f"{step.nodes[0]}..{step.nodes[-1]}" if len(step.nodes) > 3 else " ".join(step.nodes)
-    sizes: dict[str, str] = {}
-    for loop in loops_of(kernel.loops):
-        sizes.setdefault(loop.axis.var.name, loop.axis.size.show())
-    return f"k{place} nest {nodes} [{', '.join(sizes.values())}] by {kernel.name}"
+    return f"k{place} nest {nodes} {loop_sizes(kernel.loops)} by {kernel.name}"
 
 
 def _buffers(step: Launch, kernel: Kernel) -> tuple[list[str], list[str]]:

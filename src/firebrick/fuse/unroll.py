@@ -9,8 +9,7 @@ from typing import Any
 
 from firebrick.fuse.dependencies import extern_reads, extern_writes
 from firebrick.ir.graph.equal_layers import NotAlike, Repeat
-from firebrick.ir.kernels.schedule import Kernel, Launch
-from firebrick.ir.kernels.step_buffers import alike, names_in, rename_arg, renamed
+from firebrick.ir.kernels.schedule import Kernel, Launch, alike, names_in, rename_arg, renamed
 from firebrick.ir.loops.program import Extern, LoopProgram, Recipe, Ref
 
 Step = Launch | Extern

@@ -32,8 +32,7 @@ import torch
 from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import Expr, Var, as_expr
 from firebrick.ir.index.operation import operation
-from firebrick.ir.kernels.schedule import Launch, Schedule
-from firebrick.ir.kernels.step_buffers import args_in
+from firebrick.ir.kernels.schedule import Launch, Schedule, args_in
 from firebrick.ir.loops.bounds import CHECK
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Enum, Extern, Ref, device_type

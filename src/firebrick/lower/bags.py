@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, exprs, var
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ZERO, Expr, as_int, exprs, var
 from firebrick.ir.loops.constructors import cast, constant, index_value, load, op, where
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Value

@@ -11,8 +11,7 @@ from torch import fx
 
 from firebrick.config import Config
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, exprs, maximum, minimum, total, var
-from firebrick.ir.index.number import NeedsNumber
+from firebrick.ir.index.expr import ONE, ZERO, Expr, NeedsNumber, as_expr, exprs, maximum, minimum, total, var
 from firebrick.ir.index.sizes import FloatNode, exprs_in, size_of, sizes_in
 from firebrick.ir.loops.bounds import CHECK, span
 from firebrick.ir.loops.constructors import cast, constant, from_zero, reduce

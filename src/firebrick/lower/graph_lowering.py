@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,8 +14,7 @@ from firebrick.config import Config
 from firebrick.errors import LoweringError
 from firebrick.fakes.node_values import device_of, origins
 from firebrick.ir.graph.aten import BY_LIBRARY, Alias, AtenGraph
-from firebrick.ir.index.expr import ONE, ZERO, exprs, total
-from firebrick.ir.index.number import NeedsNumber
+from firebrick.ir.index.expr import ONE, ZERO, NeedsNumber, exprs, total
 from firebrick.ir.index.sizes import size_of
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern, Load, LoopProgram, Recipe, Ref, device_type
@@ -38,7 +37,6 @@ from firebrick.lower import (
     views,
 )
 from firebrick.lower.context import Declined, Lowering, strides_of
-from firebrick.lower.duplicates import representatives, used_results, user_counts
 from firebrick.lower.exact import CALLED
 from firebrick.lower.tensors import TensorValue
 from firebrick.targets.base import Target
@@ -373,3 +371,58 @@ def _are_known(val: Any, target: Target) -> bool:
 
 def _same_layout(ref: Ref, strides: tuple[Any, ...]) -> bool:
     return all(n is ONE or a is b for n, a, b in zip(ref.shape, ref.strides, strides, strict=True))
+
+
+def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Node -> the first node that computes the same, itself for most."""
+    first: dict[Hashable, fx.Node] = {}
+    same: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        key: Hashable = node
+        if node.op == "get_attr":
+            key = ("get_attr", node.target)
+        elif node.op == "call_function" and not _differs_each_time(node.target):
+            key = (node.target, _key(node.args, same), _key(node.kwargs, same))
+        same[node] = first.setdefault(key, node)
+    return same
+
+
+def user_counts(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, int]:
+    """Representative -> how many different nodes use it."""
+    users: dict[fx.Node, set[fx.Node]] = {}
+    for node, representative in same.items():
+        users.setdefault(representative, set()).update(same.get(u, u) for u in node.users)
+    return {node: len(users_of_node) for node, users_of_node in users.items()}
+
+
+def used_results(same: Mapping[fx.Node, fx.Node]) -> dict[fx.Node, set[int]]:
+    """Representative -> which of its results are used, its own or those of a node that computes the same."""
+    used: dict[fx.Node, set[int]] = {}
+    for node in same:
+        if node.target is operator.getitem and node.users:
+            source = node.args[0]
+            assert isinstance(source, fx.Node)
+            used.setdefault(same[source], set()).add(node.args[1])  # type: ignore[arg-type]
+    return used
+
+
+def _differs_each_time(target: Any) -> bool:
+    """Whether two calls with equal arguments may differ: random numbers, and memory that nobody filled."""
+    tags = getattr(target, "tags", ())
+    schema = getattr(target, "_schema", None)
+    if schema is not None and (schema.is_mutable or not schema.returns):
+        return True
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _key(value: Any, same: Mapping[fx.Node, fx.Node]) -> Hashable:
+    """Arguments as something that is equal only if the arguments are; 1, 1.0 and True differ, and 0.0 and -0.0."""
+    if isinstance(value, fx.Node):
+        return same[value]
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(v, same) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _key(v, same)) for k, v in value.items())
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    return type(value), str(value)

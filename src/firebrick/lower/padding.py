@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, as_expr, const, maximum, minimum
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ZERO, Expr, as_expr, as_int, const, maximum, minimum
 from firebrick.ir.loops.program import Ref, Value
 from firebrick.lower.context import Declined, Lowering, dense_strides, rules, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, const, floordiv, maximum, minimum, total
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ONE, ZERO, Expr, as_expr, as_int, const, floordiv, maximum, minimum, total
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, masked, op, reduce, where
 from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Ref, Store, Value

@@ -17,7 +17,6 @@ from firebrick.lower.context import Declined, Lowering, rules
 from firebrick.lower.tensors import TensorValue, contiguous_strides
 
 aten = torch.ops.aten
-prims = torch.ops.prims
 
 RULES, _rule = rules()
 

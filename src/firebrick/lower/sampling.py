@@ -13,8 +13,7 @@ from itertools import product
 
 import torch
 
-from firebrick.ir.index.expr import ZERO, Expr, as_expr, total, var
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ZERO, Expr, as_expr, as_int, total, var
 from firebrick.ir.loops.constructors import TRUE, cast, constant, index_value, load, op, where
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Value

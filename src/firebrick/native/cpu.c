@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 /* Fresh memory comes page by page, at the first write to each: several times what a loop takes to fill them. */
 void fb_use_huge_pages(void *memory, int64_t size) {
@@ -111,24 +110,10 @@ void fb_cpu_share(void (*one)(void *work, int i), void *work, int count) {
 static int running;         /* threads that are in a call: they share the processors */
 static __thread int inside; /* calls of this thread, one within the other */
 
-/* The most threads that were in calls at once in this span of time, or the one before it: one that is between two calls
- * will be back, and shares that go up and down with each call are teams of other sizes. */
-static int crowd(int callers) {
-    enum { SPAN = 20 }; /* ms */
-    static int64_t since;
-    static int before, most;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const int64_t passed = now.tv_sec * 1000 + now.tv_nsec / 1000000 - since;
-    if (passed >= SPAN) before = passed < 2 * SPAN ? most : 0, most = 0, since += passed;
-    if (callers > most) most = callers;
-    return most > before ? most : before;
-}
-
 /* A call beside others, and what it calls of torch, gets a share of the processors, as a limit of its thread for the time
  * of the call: a team of another size is one whose threads libgomp ends or makes anew, so kernels don't choose theirs. */
 static int cpu_enter(int index, FbWork *work) {
-    const int callers = inside++ > 0 ? 1 : crowd(__atomic_add_fetch(&running, 1, __ATOMIC_RELAXED));
+    const int callers = inside++ > 0 ? 1 : __atomic_add_fetch(&running, 1, __ATOMIC_RELAXED);
     const int limit = callers > 1 && openmp.start != NULL ? openmp.limit() : 0, share = limit > 1 ? openmp.processors() / callers : limit;
     work->context = share < limit ? (void *)(intptr_t)limit : NULL; /* what the thread had before */
     if (share < limit) openmp.set_limit(share > 1 ? share : 1);

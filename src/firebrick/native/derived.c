@@ -75,6 +75,5 @@ int fb_update_derived(Executable *self) {
         return -1;
     }
     Py_XSETREF(self->derived, fresh);
-    self->interleaved = 0;
     return 0;
 }

@@ -11,11 +11,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
+from firebrick.targets.workload import Subject
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
-Subject = tuple[str, tuple[Any, ...]]
 Form = Callable[[AtenGraph], AtenGraph]
 """A rewrite of a graph, in place."""
 Choose = Callable[[AtenGraph, Mapping[str, Form], Mapping[str, int]], str]
@@ -65,6 +65,11 @@ def subject_of(node: Any) -> Subject | None:
         return "firebrick::attention", (*(arg and arg.meta["val"] for arg in parts), node.args[4:5] == (True,))
     op = {aten.mm.default: "aten::mm", aten.addmm.default: "aten::mm", aten.bmm.default: "aten::bmm"}.get(node.target)
     return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
+
+
+def subjects_in(graph: fx.Graph) -> list[Subject]:
+    """What may be measured of a graph's calls."""
+    return [subject for node in graph.nodes if (subject := subject_of(node)) is not None]
 
 
 def text_of(part: AtenGraph) -> str:

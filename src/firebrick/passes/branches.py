@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from firebrick.ir.kernels.schedule import Launch, Schedule
-from firebrick.ir.kernels.step_buffers import args_in
+from firebrick.ir.kernels.schedule import Launch, Schedule, args_in
 from firebrick.ir.loops.program import device_type
 
 _STREAMS, _CROSSING, _PART = 4, 0.5, 0.9

@@ -26,7 +26,7 @@ from firebrick.ir.operators.convolution_op import convolution_op, pack_convoluti
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.passes.alone import Choose, alone
 from firebrick.passes.images import Images
-from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, readable, without_gaps
+from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import CALL, Choice, Target
 
@@ -273,22 +273,16 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
         padding = [a + b for a, b in zip(padding, (*x.args[1], 0, 0), strict=False)]
         x = x.args[0]
     choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
-    weight: Any = matched.conv.args[1]
-    more: tuple[Any, ...] = ()
-    if choice.options["in_place"] and not pads:
-        read = readable(weight, recipe, matched.last)
-        more = (recipe.use(scale, matched.last) if scale is not None else None, choice.options["columns"])
-    else:
-        factor = () if scale is None else (scale,)
-        packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
-        read = recipe.use(packed, matched.last)
+    factor = () if scale is None else (scale,)
+    packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
+    read = recipe.use(packed, matched.last)
     bias = recipe.use(b, matched.last) if b is not None else None
     with graph.inserting_before(matched.last):
         if any(padding) and not pads:
             x = emit(matched.last, aten.constant_pad_nd.default, x, padding)
             padding = [0, 0, 0, 0]
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
-        args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars, *more)
+        args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars)
         call = graph.call_function(convolution_op, args)
     call.meta = dict(matched.last.meta)
     return call
@@ -349,5 +343,5 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
 _TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
 _WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
-_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "depthwise"), _own)
+_WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "narrow", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

@@ -1,6 +1,7 @@
 """Matmuls by constant weights: kernels of our own, which read a weight where it is.
 
 addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
+or, on pack_convolution(W, columns):      firebrick::linear(x, packed, None, bias, other, "relu", [], "ahead")
 
 So are matmuls by constant bfloat16 weights of few rows, or where oneDNN has none: sums are float32 and rounded once, by
 the loops that follow. With instructions for bfloat16 they are firebrick::panel_product on pack_panels(t(W)), which
@@ -24,6 +25,7 @@ from firebrick.fakes.node_values import absorb, device_of
 from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.graph.calls import shows_memory
 from firebrick.ir.loops.program import device_type
+from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
 from firebrick.passes.alone import Choose, alone
@@ -94,6 +96,8 @@ def prepack_linear(
 
     def form_of(node: fx.Node, recipe: RecipeBuilder) -> Choice:
         forms = {c.name: c for c in _choices(node, recipe, targets)}
+        if "ahead" in forms:  # the same tiles, and the panels need not be made in each call
+            forms.pop("panels", None)
         first = next(iter(forms.values()))
         if choose is None or len(forms) < 2 or not isinstance(node.meta["val"].shape[0], int):
             return first
@@ -187,7 +191,7 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         args = (x, recipe.use(pack, node), *ends)
     elif form.name not in _PACKS:
         target = linear_op
-        read = without_gaps(weight, recipe, node)
+        read = _in_panels(weight, recipe, node, form) if form.name == "ahead" else without_gaps(weight, recipe, node)
         args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
     else:
         rows = x.meta["val"].shape[0]
@@ -358,6 +362,14 @@ def _source(weight: fx.Node, recipe: RecipeBuilder) -> fx.Node:
     if weight.target in _TRANSPOSES and isinstance(weight.args[0], type(weight)):
         return recipe.copy(weight.args[0])
     return recipe.call(f"{weight.name}_t", aten.t.default, recipe.copy(weight))
+
+
+def _in_panels(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node, form: Choice) -> fx.Node:
+    """A weight in panels of columns, as of a convolution of single pixels."""
+    source = _source(weight, recipe)
+    pixels = recipe.call(f"{source.name}_pixels", aten.reshape.default, source, [*source.meta["val"].shape, 1, 1])
+    packed = recipe.call(f"{source.name}_panels", pack_convolution_op, pixels, form.options["columns"])
+    return recipe.use(packed, before)
 
 
 def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:

@@ -11,17 +11,16 @@ however often they are compiled.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
 
 from firebrick.artifact import Artifact
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.passes.alone import Form, Subject, copied, short_text, subject_of, text_of
+from firebrick.passes.alone import Form, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
+from firebrick.targets.workload import key_of
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""
@@ -33,10 +32,6 @@ _SECONDS = 0.15
 _BUDGET = 0.6
 """Seconds of its thread that one compile measures by default; what is left over is chosen by costs."""
 _ROUNDS = 9, 400
-_REST = 0.02
-"""Share of a graph's work that is not worth measuring: costs choose what of it there is, the least first."""
-_MOVED = 16
-"""About how many multiplications take as long as a number that is read or written, which bounds what is measured."""
 
 
 class Tuner:
@@ -44,8 +39,8 @@ class Tuner:
 
     build: makes an artifact of a part. load: makes it callable, given its constants. fetch: the artifact stored under
     texts, or made and stored. ground: what every choice of this compile depends on. measured: times forms of an op
-    without a build; None to build them. rest: what costs choose, since there is so little of it (`division_of`). kept:
-    what measurements have in common.
+    without a build; None to build them. rest: what costs choose, since it takes so little time (`workload`). kept: what
+    measurements have in common.
     """
 
     def __init__(
@@ -65,7 +60,7 @@ class Tuner:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
         first = next(node for node in part.gm.graph.nodes if node.op == "call_function")
         subject = None if self.measured is None else subject_of(first)
-        if self.measured is not None and (subject is None or _key(subject) in self.rest):
+        if self.measured is not None and (subject is None or key_of(*subject) in self.rest):
             return next(iter(forms))
         parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if subject is None else "called"}
         key = (self.ground, *parts.values())
@@ -129,48 +124,6 @@ class Tuner:
 
 class _Undecided(Exception):
     """Nothing was measured: costs decide."""
-
-
-def _key(subject: Subject) -> tuple[str, ...]:
-    """What is equal for calls of the same shapes; texts, so that nothing is decided about sizes that are symbols."""
-    op, args = subject
-    return (op, *[str([*arg.shape] if isinstance(arg, torch.Tensor) else arg) for arg in args])
-
-
-def division_of(calls: Iterable[fx.Node], layers: int = 4) -> tuple[list[Subject], set[Any]]:
-    """What is worth measuring of a graph, once each, and the keys of the rest, which takes a small part of the time.
-
-    layers: those that the graph has four of.
-    """
-    subjects = [subject for node in calls if (subject := subject_of(node)) is not None]
-    by_key = {_key(subject): subject for subject in subjects}
-    tensors = [arg for _, args in subjects for arg in args if isinstance(arg, torch.Tensor)]
-    if not all(type(n) is int for tensor in tensors for n in tensor.shape):
-        return list(by_key.values()), set()
-    counts = Counter(map(_key, subjects))
-    work = {k: _work(*s) * counts[k] * (layers / 4 if counts[k] >= 4 else 1) for k, s in by_key.items()}
-    left, rest = _REST * sum(work.values()), set()
-    for key in sorted(work, key=work.__getitem__):
-        left -= work[key]
-        if left < 0:
-            break
-        rest.add(key)
-    return [subject for key, subject in by_key.items() if key not in rest], rest
-
-
-def _work(op: str, args: tuple[Any, ...]) -> int:
-    """About how long a call takes, in multiplications."""
-    x, weight, *more = args
-    if op == "aten::convolution":
-        out = more[-1].numel()
-        products = out * weight[0].numel()
-    elif op == "firebrick::attention":
-        out = x.numel() // x.shape[3] * weight.shape[2]
-        products = 2 * out * x.shape[3]
-    else:
-        out = x.numel() // x.shape[-1] * weight.shape[-1]
-        products = out * x.shape[-1]
-    return int(products + _MOVED * (x.numel() + weight.numel() + out))
 
 
 chosen: dict[tuple[str, ...], dict[str, Any]] = {}

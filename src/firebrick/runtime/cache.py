@@ -11,16 +11,17 @@ tier that machines share (`firebrick.runtime.remote`).
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import itertools
 import json
 import os
 import stat
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from firebrick.artifact import SCHEMA, Artifact, decode, encode, read_index
 from firebrick.config import Config
 from firebrick.errors import CacheError
 from firebrick.report import recorder
-from firebrick.runtime.misses import differences, nearest
 from firebrick.runtime.remote import connect
+from firebrick.runtime.source import whole_file
 
 _HEAD_BYTES = 1 << 16
 _STALE_SECONDS = 3600
@@ -159,14 +160,8 @@ class DiskCache:
 
     def _write(self, path: Path, data: bytes) -> None:
         self._make_folders(path.parent)
-        with tempfile.NamedTemporaryFile(dir=self.root / "tmp", delete=False) as file:
-            try:
-                file.write(data)
-                file.close()
-                os.replace(file.name, path)
-            except OSError:
-                self._remove(Path(file.name))
-                raise
+        with whole_file(path, self.root / "tmp") as file:
+            file.write(data)
 
     @contextlib.contextmanager
     def lock(self, key: Key) -> Iterator[None]:
@@ -311,3 +306,64 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(0, seconds):.0f} s"
+
+
+_LABELS: Mapping[str, str] = {
+    "graph": "op {} of the graph", "inputs": "input {}", "constants": "captured tensor {}",
+    "sharing": "which tensors share memory", "state": "torch's state", "passes": "the passes", "versions": "version",
+    "target": "machine", "part": "part",
+}  # fmt: skip
+"""Part of a key -> what a line of it is called; {} is the line's number."""
+_SHOWN = 4
+
+
+def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """What of a key differs from another, one sentence a difference; of a graph only the first."""
+    sentences = []
+    for name in sorted({*mine, *theirs}):
+        now, then = mine.get(name, ""), theirs.get(name, "")
+        if now == then:
+            continue
+        if name == "options":
+            sentences += _options(now, then)
+            continue
+        lines = _lines(_LABELS.get(name, name), now.splitlines(), then.splitlines())
+        shown = 1 if name == "graph" else _SHOWN
+        sentences += lines[:shown]
+        if len(lines) > shown:
+            sentences.append(f"... and {len(lines) - shown} more of {name}")
+    return sentences
+
+
+def nearest(
+    mine: Mapping[str, str], others: Iterable[tuple[str, Mapping[str, str]]]
+) -> tuple[str, Mapping[str, str]] | None:
+    """The (name, parts) of the key with the fewest differences; one with the same graph comes first."""
+    best: tuple[tuple[int, ...], tuple[str, Mapping[str, str]]] | None = None
+    for name, theirs in others:
+        unlike = {part for part in {*mine, *theirs} if mine.get(part) != theirs.get(part)}
+        if unlike:
+            pairs = (zip_longest(*(key.get(part, "").splitlines() for key in (mine, theirs))) for part in unlike)
+            lines = sum(a != b for rows in pairs for a, b in rows)
+            rank = ("graph" in unlike, len(unlike), lines)
+            if best is None or rank < best[0]:
+                best = (rank, (name, theirs))
+    return None if best is None else best[1]
+
+
+def _lines(label: str, now: list[str], then: list[str]) -> list[str]:
+    pairs = zip_longest(now, then, fillvalue="nothing")
+    return [f"{label.format(i)} is {_short(a)}, was {_short(b)}" for i, (a, b) in enumerate(pairs) if a != b]
+
+
+def _options(now: str, then: str) -> list[str]:
+    try:
+        mine, theirs = dict(ast.literal_eval(now)), dict(ast.literal_eval(then))
+    except (ValueError, SyntaxError, TypeError):
+        return ["the options"]
+    names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
+    return [f"option {name} is {mine.get(name)!r}, was {theirs.get(name)!r}" for name in names]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."

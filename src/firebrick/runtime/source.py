@@ -10,6 +10,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parent.parent
 _SUFFIXES = (".py", ".c", ".h", ".so", ".pyd")
@@ -62,7 +63,18 @@ def _write(note: Path, text: str) -> None:
         others = list(note.parent.iterdir())
         for other in others if len(others) >= _NOTES else ():
             other.unlink(missing_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=note.parent)
-        with os.fdopen(handle, "w") as out:
-            out.write(text)
-        Path(temporary).replace(note)
+        with whole_file(note, note.parent) as file:
+            file.write(text.encode())
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, folder: Path) -> Iterator[Any]:
+    """A file to write in `folder` that appears at `path` once the block has ended, whole or not at all."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}", delete=False) as file:
+        try:
+            yield file
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

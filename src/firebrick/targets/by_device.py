@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import torch
+
 from firebrick.config import Config
 from firebrick.targets.base import Target
 from firebrick.targets.cpu.cpu_target import detect
@@ -20,3 +22,9 @@ def find_targets(devices: Iterable[str], config: Config) -> dict[str, Target]:
     """
     targets = {device: TARGETS[device](config) for device in sorted({"cpu", *devices}) if device in TARGETS}
     return {device: target for device, target in targets.items() if target is not None}
+
+
+def measures(config: Config) -> bool:
+    """Whether kernels are chosen by their times here, which may be other kernels in another process."""
+    chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
+    return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from firebrick.ir.index.expr import INF, Expr, Var, var
 from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Axis, Index, Reduce
+from firebrick.ir.loops.program import Axis, Index, Reduce, Store
 from firebrick.ir.loops.values import Rewriter, hint, loads_of, roots_of, walk
 from firebrick.targets.tree_building import LoopPlan
+
+STORED = 2
+"""Weight of a store; that of a load is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Access:
     """A distinct load or store of the work; `direct`: no part of its address comes from data."""
 
     index: Expr
-    weight: int  # 1 a load, 2 a store
+    weight: int
     nbytes: int
     direct: bool
 
@@ -51,33 +54,34 @@ def serial(loops: Loops) -> LoopPlan:
 def order_loops(work: Work) -> Loops:
     """Order and collapse loops; statements come back in terms of the axes that are left."""
     statements, sizes = list(work.statements), dict(work.sizes)
-    accesses = _accesses(statements)
+    accesses = accesses_of(s.store for s in statements)
     domains = _domains(statements)
-    rank = {v: _outward(v, accesses) for v in sizes}
+    rank = {v: outward(v, accesses) for v in sizes}
     ordered = sorted(work.outer, key=lambda v: rank[v], reverse=True)
     if any(s.store.mode != "set" or s.store.binds for s in statements):
         ordered = list(work.outer)  # the order in which elements that meet are updated, and in which indices are read
     inner = {d: sorted(d, key=lambda v: (rank[v], v.name), reverse=True) for d in domains if d}
     statements, ordered, inner, sizes = _collapse(statements, ordered, inner, sizes, accesses)
-    return Loops(statements, ordered, inner, sizes, _accesses(statements))
+    return Loops(statements, ordered, inner, sizes, accesses_of(s.store for s in statements))
 
 
-def _accesses(statements: Iterable[Statement]) -> list[Access]:
-    stores = [s.store for s in statements]
-    out = [Access(s.index, 2, DTYPES[s.value.dtype].nbytes, not s.binds) for s in stores]
+def accesses_of(stores: Iterable[Store]) -> list[Access]:
+    """The stores, and the loads of what they store."""
+    stores = list(stores)
+    out = [Access(s.index, STORED, DTYPES[s.value.dtype].nbytes, not s.binds) for s in stores]
     return out + [Access(v.index, 1, DTYPES[v.dtype].nbytes, not v.binds) for v in loads_of(*stores)]
 
 
-def _outward(v: Var, accesses: list[Access]) -> tuple[int, int]:
-    """Sort key: axes with large strides come first."""
+def outward(v: Var, accesses: Iterable[Access]) -> tuple[int, int]:
+    """Sort key: loops with large strides come first, stores before loads."""
     stored = loaded = 0
     for a in accesses:
         stride = a.index.coeff(v)
-        step = hint(stride) if stride is not None else 1
-        if a.weight == 2:
-            stored = max(stored, abs(step))
+        step = abs(hint(stride)) if stride is not None else 1
+        if a.weight == STORED:
+            stored = max(stored, step)
         else:
-            loaded += abs(step)
+            loaded += step
     return stored, loaded
 
 

@@ -229,9 +229,8 @@ class Measure:
                 starts = {"first call": row.cold, "warm start": row.warm}
                 told = (f"{name} {value:.2f} s" for name, value in starts.items() if value == value)
                 self.say(row, ", ".join(told) or "ready")
-            exact = self._exact(folder)
             times = self.rounds(sides, seconds)
-            self._compare(sides, exact)
+            self._compare(sides, folder)
             for row in self.rows:
                 if rounds := times.get(row.contender):
                     row.run = statistics.median(chain.from_iterable(rounds))
@@ -275,17 +274,14 @@ class Measure:
             after()
         return times
 
-    def _exact(self, folder: Path) -> str:
-        """File of float64's results; "" where it does not run in float64."""
+    def _compare(self, sides: Mapping[str, Process], folder: Path) -> None:
+        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
         reference, path = Figures(self.model, "eager"), str(folder / "reference.pt")
         with self.process(reference, folder) as double:
-            return path if self._try(reference, double.ask, "reference", path) else ""
-
-    def _compare(self, sides: Mapping[str, Process], exact: str) -> None:
-        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
+            exact = self._try(reference, double.ask, "reference", path)  # it may not run in float64
 
         def compare(row: Figures) -> None:
-            row.error = sides[row.contender].ask("error", exact)
+            row.error = sides[row.contender].ask("error", path)
 
         for row in self.rows if exact else ():
             if row.contender in sides:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from firebrick.extend.verify import copies_of
 from firebrick.ir.graph.calls import tensors_in
-from firebrick.ir.kernels.schedule import Launch, Schedule
+from firebrick.ir.kernels.schedule import Launch, Schedule, refs_in
 from firebrick.ir.kernels.tree import Loop, Stmt
 from firebrick.ir.loops.dtypes import DTYPES
-from firebrick.ir.loops.program import Extern, Ref
+from firebrick.ir.loops.program import Extern
 
 aten = torch.ops.aten
 
@@ -135,7 +135,7 @@ def step_bytes(schedule: Schedule) -> list[int]:
         return sum(int(min(whole(name), most * DTYPES[buffers[name].dtype].nbytes)) for name in step.args)
 
     def called(step: Extern) -> int:
-        refs = [r for r in _refs((step.args, tuple(v for _, v in step.kwargs))) if r.buffer in buffers]
+        refs = [r for r in refs_in((step.args, step.kwargs)) if r.buffer in buffers]
         new = sum(whole(name) for name in step.outs if name is not None)
         if getattr(torch.ops.aten, step.op.partition("::")[2].partition(".")[0], None) in _LOOKUPS:
             return 2 * new
@@ -164,11 +164,3 @@ def _const(size: Any) -> int:
 
 def _iterations(body: tuple[Stmt, ...]) -> int:
     return max((_const(s.axis.size) * _iterations(s.body) for s in body if isinstance(s, Loop)), default=1)
-
-
-def _refs(value: object) -> Iterator[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _refs(item)

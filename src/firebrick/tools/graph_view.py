@@ -21,8 +21,7 @@ from firebrick.extend import PassReport, apply_passes, registry
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.fakes.node_values import origins
 from firebrick.ir.graph.labels import is_silent, library_of, op_name, step_labels, user_place
-from firebrick.ir.kernels.schedule import Launch
-from firebrick.ir.kernels.tree import loops_of
+from firebrick.ir.kernels.tree import loop_sizes
 from firebrick.ir.loops.dtypes import BY_TORCH
 from firebrick.ir.loops.program import Extern
 from firebrick.tools.costs import step_bytes
@@ -176,7 +175,8 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
     step_of: dict[str, int] = {}
     for i, step in enumerate(schedule.steps):
         library = library_of(step)
-        loops = library if isinstance(step, Extern) else _loop_sizes(step, kernels)
+        tree = () if isinstance(step, Extern) else kernels[step.kernel].loops
+        loops = library if isinstance(step, Extern) else loop_sizes(tree) if tree else "tiles"
         parts = [p for p in sorted(step.parts) if p in by_id]
         out.steps.append(StepView(i, "library" if library else "kernel", labels[i], loops, sizes[i], parts))
         step_of.update(dict.fromkeys((step.name,) if isinstance(step, Extern) else step.nodes, i))
@@ -198,13 +198,6 @@ def _add_steps(out: GraphView, graph: Graph, nodes: list[fx.Node]) -> None:
         if node.role == "gone" and (node.constants or node.inputs) and all(i in folded for i in node.inputs):
             folded.add(node.id)
             node.role = "folded"
-
-
-def _loop_sizes(step: Launch, kernels: dict[str, Any]) -> str:
-    sizes: dict[str, str] = {}
-    for loop in loops_of(kernels[step.kernel].loops):
-        sizes.setdefault(loop.axis.var.name, loop.axis.size.show())
-    return f"[{', '.join(sizes.values())}]" if kernels[step.kernel].loops else "tiles"
 
 
 # ---------------------------------------------------------------- rules

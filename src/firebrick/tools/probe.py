@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import re
 import runpy
-import select
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -94,66 +92,52 @@ class Prober:
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: SpawnProcess | None = None
+        self.pipe: Connection
 
     def __call__(self, script: Path) -> Problem | None:
         """What is wrong with a script; None when nothing is."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or not self.process.is_alive():
             self._start()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{script}\n".encode())
-        self.process.stdin.flush()
-        line = self._line(self.seconds)
-        if isinstance(line, Problem):
-            return line
-        answer = json.loads(line)
-        return Problem(**answer) if answer else None
+        self.pipe.send(str(script))
+        return self._answer(self.seconds)
 
-    def _line(self, seconds: float) -> bytes | Problem:
-        """The next line that the process writes, or why there is none."""
-        process, line, end = self.process, b"", time.monotonic() + seconds
-        assert process is not None
-        assert process.stdout is not None
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                self.close()
-                return Problem("hangs", f"no result after {seconds:g} s")
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                code = process.wait()
-                name = signal.Signals(-code).name if code < 0 else f"status {code}"
-                return Problem("dies", f"the process ended with {name}")
-            line += chunk
-        return line
+    def _answer(self, seconds: float) -> Problem | None:
+        """What the process sends, or why it sends nothing."""
+        if not self.pipe.poll(seconds):
+            self.close()
+            return Problem("hangs", f"no result after {seconds:g} s")
+        try:
+            return self.pipe.recv()  # type: ignore[no-any-return]
+        except (EOFError, ConnectionError):
+            assert self.process is not None
+            self.process.join()
+            code = self.process.exitcode or 0
+            name = signal.Signals(-code).name if code < 0 else f"status {code}"
+            return Problem("dies", f"the process ended with {name}")
 
     def _start(self) -> None:
-        paths = [path or os.getcwd() for path in sys.path]
-        code = f"import sys; sys.path[:] = {paths!r}; from firebrick.tools.probe import main; main()"
-        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        started = self._line(_START)
-        if isinstance(started, Problem):
-            raise InternalError(f"a process that tries programs does not start: {started.text}")
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        if (failure := self._answer(_START)) is not None:
+            raise InternalError(f"a process that tries programs does not start: {failure.text}")
 
     def close(self) -> None:
         """End the process."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
-            for pipe in (self.process.stdin, self.process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
+            self.process.join()
+            self.pipe.close()
         self.process = None
 
 
-def main() -> None:
-    """Answer each path on stdin with a line of JSON."""
-    out = sys.stdout
-    print("ready", flush=True)
-    for line in sys.stdin:
-        with redirect_stdout(sys.stderr):
-            problem = runpy.run_path(line.rstrip("\n"))["problem"]()
-        out.write(json.dumps(asdict(problem) if problem else None) + "\n")
-        out.flush()
+def _serve(pipe: Connection) -> None:
+    """Answer each path of a script with what is wrong with it; None at first: all is imported."""
+    problem = None
+    with suppress(EOFError), redirect_stdout(sys.stderr):
+        while True:
+            pipe.send(problem)
+            problem = runpy.run_path(pipe.recv())["problem"]()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tests.ir.interp import _Machine
 
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import as_int
 from firebrick.ir.loops.program import Extern
 from firebrick.targets.cuda.triton_text import unit_text
 

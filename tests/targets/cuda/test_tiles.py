@@ -11,7 +11,7 @@ if AVAILABLE:
     from groups import CARDS
     from tile_agree import agree, calls, launches, planned, run_interpreted
 
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import as_int
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not AVAILABLE, reason="no triton")]
 

@@ -19,10 +19,9 @@ from firebrick import _native
 from firebrick.capture.breaks.regions import ON_STACK, End, Region, names_touched
 from firebrick.capture.bytecode.assemble import Handler, Instr, Item, Label, Layout, assemble, expand, instr_of
 from firebrick.capture.bytecode.code_tables import Position
-from firebrick.capture.bytecode.control_flow import NULL, VALUE, Flow, flow
+from firebrick.capture.bytecode.control_flow import NULL, VALUE, Flow, flow, live_names
 from firebrick.capture.bytecode.cpython import HAS_CHECKED_LOADS
 from firebrick.capture.bytecode.instructions import ByCode, Instruction
-from firebrick.capture.bytecode.liveness import live_names
 from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.emit.writer import Emitter
 

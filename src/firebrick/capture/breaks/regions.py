@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from firebrick.capture.bytecode.control_flow import HANDLING, NULL, VALUE, Flow, State, states
+from firebrick.capture.bytecode.control_flow import HANDLING, NULL, VALUE, Flow, State, live_slots, states
 from firebrick.capture.bytecode.instructions import Instruction
-from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.capture.bytecode.opcodes import Operand
 from firebrick.capture.values.constant import LITERAL_TYPES
 

@@ -44,11 +44,11 @@ from firebrick.capture.bytecode.control_flow import (
     State,
     flow,
     is_generator,
+    live_slots,
     spread,
     states,
 )
 from firebrick.capture.bytecode.instructions import slot_names
-from firebrick.capture.bytecode.liveness import live_slots
 from firebrick.capture.emit.writer import Emitter
 from firebrick.errors import InternalError
 

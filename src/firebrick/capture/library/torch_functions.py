@@ -19,8 +19,7 @@ from torch.utils._device import DeviceContext
 
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Pick, is_picked
-from firebrick.capture.interpreter.function_modes import overrides_calls, under_mode
-from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.interpreter.function_modes import overridden, overrides_calls, under_mode
 from firebrick.capture.library.autograd_functions import Named
 from firebrick.capture.library.known_callables import (
     CODE_HANDLERS,

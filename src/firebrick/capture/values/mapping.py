@@ -26,8 +26,6 @@ from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.sequence import CONTAINER_METHODS, TupleValue
 from firebrick.capture.values.size import SizeValue
 
-Method = Callable[[Interpreter, Any, Args, Kwargs], Value]
-
 DICT_CLASSES = (dict, OrderedDict, defaultdict, Counter)
 """Dictionary classes that are represented in full by `DictValue`."""
 

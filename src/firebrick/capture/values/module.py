@@ -25,7 +25,6 @@ _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _MODULES = Namespace("torch.nn.modules.module", vars(torch.nn.modules.module))
 _CALL: Any = torch.nn.Module._wrapped_call_impl  # what a class's `__call__` is that nobody has replaced
 _CALL_IMPL: Any = torch.nn.Module._call_impl
-_CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 
 class ModuleValue(ObjectValue):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.capture.breaks.catalogue import Break
-from firebrick.capture.interpreter.overrides import overridden
+from firebrick.capture.interpreter.function_modes import overridden
 from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.method import MethodValue
 from firebrick.capture.values.object import MISSING, ObjectValue, Overridden, bind, class_lookup, store_fields

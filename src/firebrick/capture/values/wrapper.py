@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from firebrick.capture.breaks.catalogue import Break
 from firebrick.capture.guards.sources import Applied, Attr
 from firebrick.capture.hook import Wrapped
+from firebrick.capture.marks import is_of_torch
 from firebrick.capture.values.base import Args, Interpreter, Kwargs, Source, Value, ValueEmitter
 from firebrick.capture.values.constant import NONE, ConstantValue
 from firebrick.capture.values.method import MethodValue
@@ -34,10 +35,6 @@ _WRAPPED, _UNWRAP, _REFILLED = Wrapped(wrapped, None), Wrapped(unwrap, None), Wr
 """What new code calls: none of it is captured."""
 _SIZES = ("shape", "nbytes", "size()", "stride()", "numel()", "nelement()", "storage_offset()")
 _TENSOR = frozenset(torch.Tensor.__mro__)
-
-
-def _is_of_torch(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "torch"
 
 
 class WrapperValue(TensorValue):
@@ -57,7 +54,7 @@ class WrapperValue(TensorValue):
             self._refuse_ragged(name, ())
             return super().get_attr(interp, name)
         own = getattr(self.fake, "__dict__", {})
-        if isinstance(found, types.FunctionType) and _is_of_torch(self.cls):
+        if isinstance(found, types.FunctionType) and is_of_torch(self.cls):
             return MethodValue(self, name)
         if owner is not None and name not in own and not hasattr(type(found), "__set__"):
             assert found is not MISSING
@@ -106,7 +103,7 @@ class WrapperValue(TensorValue):
             return interp.inline(interp.stand_in("unbind_jagged"), [self, *args], kwargs)
         if owner in _TENSOR:
             return super().call_method(interp, name, args, kwargs)
-        if owner is not None and callable(attribute) and _is_of_torch(owner):
+        if owner is not None and callable(attribute) and is_of_torch(owner):
             return call_with_objects(interp, name, [self, *args], kwargs)
         return self.get_attr(interp, name).realize().call(interp, args, kwargs)
 
@@ -148,7 +145,7 @@ def note_changed_wrappers(interp: Interpreter, fakes: Iterable[torch.Tensor] | N
 
 def _state(fake: Any) -> dict[str, Any]:
     """What else there is of one but its layout and its tensors; torch's own classes remember what they are asked."""
-    own = {} if _is_of_torch(type(fake)) else vars(fake)
+    own = {} if is_of_torch(type(fake)) else vars(fake)
     return {"grad_fn": fake.grad_fn} | {n: one for n, one in own.items() if not isinstance(one, torch.Tensor)}
 
 

@@ -319,11 +319,6 @@ def shows_memory(node: Any) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
-def is_view(name: str) -> bool:
-    """Whether the op only rearranges its tensor."""
-    return name in VIEWS
-
-
 def show_node(node: fx.Node) -> str:
     """One line: `name = op(arguments)`."""
     if node.op not in ("call_function", "call_method"):

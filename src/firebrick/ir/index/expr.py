@@ -19,7 +19,19 @@ from typing import Any, NoReturn
 from firebrick.ir.index.intern import RECENT, Interned
 
 __all__ = ["INF", "ONE", "ZERO", "Add", "Const", "Expr", "FloorDiv", "Max", "Min", "Mod", "Mul", "Terms", "Var"]
-__all__ += ["as_expr", "const", "exprs", "floordiv", "known_less", "maximum", "minimum", "mod", "product"]
+__all__ += [
+    "NeedsNumber",
+    "as_expr",
+    "as_int",
+    "const",
+    "exprs",
+    "floordiv",
+    "known_less",
+    "maximum",
+    "minimum",
+    "mod",
+    "product",
+]
 __all__ += ["total", "var"]
 
 INF = 1 << 100
@@ -583,7 +595,7 @@ def _quotient_by_number(a: Expr, m: int) -> Expr:
     if len(inner) == 1:
         x, c = inner[0].args[0], inner[0].args[1].const
         return floordiv(x + (a - inner[0]) * c, c * m)
-    return _intern_pair(FloorDiv, a, const(m), a.lo // m, a.hi // m)
+    return _intern_call(FloorDiv, (a, const(m)), a.lo // m, a.hi // m)
 
 
 def _remainder_by_number(a: Expr, m: int) -> Expr:
@@ -610,7 +622,7 @@ def _remainder_by_number(a: Expr, m: int) -> Expr:
     if coarse is not None:
         g, big, small = coarse
         return mod(big, m // g) * g + small
-    return _intern_pair(Mod, a, const(m), 0, min(m - 1, a.hi) if a.lo >= 0 else m - 1)
+    return _intern_call(Mod, (a, const(m)), 0, min(m - 1, a.hi) if a.lo >= 0 else m - 1)
 
 
 def _coarsen(a: Expr, m: int) -> tuple[int, Expr, Expr] | None:
@@ -631,7 +643,7 @@ def _coarsen(a: Expr, m: int) -> tuple[int, Expr, Expr] | None:
 def _quotient_by_size(a: Expr, b: Expr) -> Expr:
     """Division by a symbolic size."""
     if b.lo < 1:
-        return _intern_pair(FloorDiv, a, b, -INF, INF)
+        return _intern_call(FloorDiv, (a, b), -INF, INF)
     whole, rest = _split_multiples(a, b)
     if whole is not ZERO:
         return whole + floordiv(rest, b)
@@ -639,20 +651,20 @@ def _quotient_by_size(a: Expr, b: Expr) -> Expr:
         return ZERO
     lo = a.lo // (b.hi if a.lo >= 0 else b.lo)
     hi = a.hi // (b.lo if a.hi >= 0 else b.hi)
-    return _intern_pair(FloorDiv, a, b, lo, hi)
+    return _intern_call(FloorDiv, (a, b), lo, hi)
 
 
 def _remainder_by_size(a: Expr, b: Expr) -> Expr:
     """Remainder of a division by a symbolic size."""
     if b.lo < 1:
-        return _intern_pair(Mod, a, b, -INF, INF)
+        return _intern_call(Mod, (a, b), -INF, INF)
     whole, rest = _split_multiples(a, b)
     if whole is not ZERO:
         return mod(rest, b)
     if a.lo >= 0 and known_less(a, b):
         return a
     hi = b.hi - 1 if b.hi < INF else INF
-    return _intern_pair(Mod, a, b, 0, min(hi, a.hi) if a.lo >= 0 else hi)
+    return _intern_call(Mod, (a, b), 0, min(hi, a.hi) if a.lo >= 0 else hi)
 
 
 def _split_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -680,13 +692,13 @@ def _split_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return whole, a - whole * b
 
 
-def _intern_pair(cls: type[_Call], a: Expr, b: Expr, lo: int, hi: int) -> Expr:
-    key = (cls, a, b)
+def _intern_call(cls: type[_Call], args: tuple[Expr, ...], lo: int, hi: int) -> Expr:
+    key = (cls, args)
     interned = _interned.get(key)
     if interned is None:
-        pair = _new(cls, 0, None, lo, hi)
-        pair.args = (a, b)
-        interned = _interned.setdefault(key, pair)
+        call = _new(cls, 0, None, lo, hi)
+        call.args = args
+        interned = _interned.setdefault(key, call)
     return interned
 
 
@@ -716,14 +728,8 @@ def _extremum(cls: type[_Call], args: list[Expr], beats: Callable[[Expr, Expr], 
     if len(kept) == 1:
         return kept[0]
     ordered = tuple(sorted(kept, key=Expr.show))
-    key = (cls, ordered)
-    interned = _interned.get(key)
-    if interned is None:
-        pick = min if cls is Min else max
-        extremum = _new(cls, 0, None, pick(a.lo for a in ordered), pick(a.hi for a in ordered))
-        extremum.args = ordered
-        interned = _interned.setdefault(key, extremum)
-    return interned
+    pick = min if cls is Min else max
+    return _intern_call(cls, ordered, pick(a.lo for a in ordered), pick(a.hi for a in ordered))
 
 
 def known_less(a: Expr, b: Expr | int) -> bool:
@@ -767,3 +773,22 @@ _CALLS: Mapping[type[_Call], tuple[Callable[..., Expr], Callable[..., int], str]
     Min: (minimum, lambda *args: min(args), "min"), Max: (maximum, lambda *args: max(args), "max"),
 }  # fmt: skip
 """Kind of atom -> its constructor, its meaning on numbers, its sign."""
+
+
+class NeedsNumber(ValueError):
+    """Something takes numbers only, and got an expression."""
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+        super().__init__(f"{expr.show()} is not a constant")
+
+
+def as_int(e: Expr | int) -> int:
+    """The number that a constant expression is.
+
+    Raises:
+        NeedsNumber: it is not constant.
+    """
+    if isinstance(e, Expr) and e.terms:
+        raise NeedsNumber(e)
+    return e.const if isinstance(e, Expr) else e

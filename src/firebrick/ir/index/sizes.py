@@ -19,9 +19,8 @@ from typing import Any, TypeAlias
 import torch
 
 from firebrick.errors import DataDecides, SizesRefused
-from firebrick.ir.index.expr import Expr, Mul, Var, as_expr, floordiv, maximum, minimum, mod, product, var
+from firebrick.ir.index.expr import Expr, Mul, NeedsNumber, Var, as_expr, floordiv, maximum, minimum, mod, product, var
 from firebrick.ir.index.index_text import parse
-from firebrick.ir.index.number import NeedsNumber
 
 _MOST = (1 << 62) - 1
 """No size is larger."""

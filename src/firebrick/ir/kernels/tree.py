@@ -89,6 +89,14 @@ def loops_of(body: Iterable[Stmt]) -> Iterator[Loop]:
     return (s for s in all_statements(body) if isinstance(s, Loop))
 
 
+def loop_sizes(body: Iterable[Stmt]) -> str:
+    """Sizes of a tree's loops, each variable once: `[8, n]`."""
+    sizes: dict[str, str] = {}
+    for loop in loops_of(body):
+        sizes.setdefault(loop.axis.var.name, loop.axis.size.show())
+    return f"[{', '.join(sizes.values())}]"
+
+
 def computed(s: Stmt) -> list[Value]:
     """The values that a statement computes itself."""
     return roots_of(s) if isinstance(s, Store) else [s.value] if isinstance(s, (Let, Fold)) else []

@@ -6,29 +6,12 @@ loads themselves are clamped, so that no order of the two can read outside of a 
 
 from __future__ import annotations
 
-import builtins
-
-from torch import Tensor
-
 from firebrick.ir.index.expr import INF
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Const, Index, Masked, Op, Reduce, Value
 
 CHECK = "firebrick::check_index"
 """`check_index(extremes, low, high, error, text)` as a library call of a loop program."""
-
-
-def check_index(extremes: Tensor, low: int, high: int, error: str, text: str) -> tuple[()]:
-    """Raise `error` unless the greatest and the least index are in low..high; `text` has a place for the index.
-
-    Raises:
-        IndexError, RuntimeError: as `error` says.
-    """
-    greatest, least = extremes.tolist()
-    if greatest > high or least < low:
-        raise getattr(builtins, error)(text.format(greatest if greatest > high else least))
-    return ()
-
 
 _ANYTHING = -(1 << 80), 1 << 80
 

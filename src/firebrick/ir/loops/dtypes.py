@@ -81,11 +81,6 @@ BY_TORCH: dict[torch.dtype, DType] = {row.torch: row for row in DTYPES.values()}
 """torch.dtype -> row."""
 
 
-def dtype_of(dtype: torch.dtype) -> str:
-    """Short name of a torch dtype."""
-    return BY_TORCH[dtype].name
-
-
 def enum_value(kind: str, value: str) -> Any:
     """Torch's object for an `Enum` argument of a library call: a dtype, device, layout or memory format."""
     if kind == "dtype":

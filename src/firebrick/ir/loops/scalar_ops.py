@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,29 +58,20 @@ _WHOLE = "int uint"
 _ANY = "float int uint bool"
 
 
-def _floordiv(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.div(a, b, rounding_mode="floor")
-    # Unlike eager, a kernel may not trap on 0; rules that divide by data keep eager's check.
-    return torch.where(b == 0, 0, torch.div(a, torch.where(b == 0, 1, b), rounding_mode="floor"))
+def _divides(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Of integers, 0 where the divisor is 0: unlike eager, a kernel may not trap; rules that divide by data keep
+    eager's check."""
+
+    def divided(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype.is_floating_point:
+            return function(a, b)
+        return torch.where(b == 0, 0, function(a, torch.where(b == 0, 1, b)))
+
+    return divided
 
 
-def _truncdiv(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.div(a, b, rounding_mode="trunc")
-    return torch.where(b == 0, 0, torch.div(a, torch.where(b == 0, 1, b), rounding_mode="trunc"))
-
-
-def _mod(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.remainder(a, b)
-    return torch.where(b == 0, 0, torch.remainder(a, torch.where(b == 0, 1, b)))
-
-
-def _fmod(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype.is_floating_point:
-        return torch.fmod(a, b)
-    return torch.where(b == 0, 0, torch.fmod(a, torch.where(b == 0, 1, b)))
+_floordiv, _truncdiv = (_divides(partial(torch.div, rounding_mode=mode)) for mode in ("floor", "trunc"))
+_mod, _fmod = _divides(torch.remainder), _divides(torch.fmod)
 
 
 def _cast(a: Tensor) -> Tensor:
@@ -211,19 +203,10 @@ def result_dtype(name: str, dtype: str) -> str:
 def reduction_identity(name: str, dtype: str) -> bool | int | float:
     """The value from which a reduction of `dtype` starts; for positions, the value that every other beats."""
     row = DTYPES[dtype]
-    match name:
-        case "sum":
-            return 0.0 if row.is_float else 0
-        case "prod":
-            return 1.0 if row.is_float else 1
-        case "any":
-            return False
-        case "all":
-            return True
-        case "logsumexp":
-            return -math.inf
-        case "max" | "argmax":
-            return -math.inf if row.is_float else (False if row.kind == "bool" else row.lo)
-        case "min" | "argmin":
-            return math.inf if row.is_float else (True if row.kind == "bool" else row.hi)
-    raise KeyError(name)
+    if name in ("sum", "prod"):
+        start = int(name == "prod")
+        return float(start) if row.is_float else start
+    least, greatest = (-math.inf, math.inf) if row.is_float else (row.lo, row.hi)
+    if row.kind == "bool":
+        least, greatest = False, True
+    return {"any": False, "all": True, "logsumexp": -math.inf, "max": least, "min": greatest}[name.removeprefix("arg")]

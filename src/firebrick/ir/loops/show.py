@@ -65,11 +65,6 @@ def show_node(node: Node, buffers: dict[str, Buffer] | None = None) -> str:
     return "\n".join([head + comment, *(f"  {line}" for line in _Body(node.stores).lines())])
 
 
-def store_lines(store: Store) -> list[str]:
-    """A store as text: definitions of its shared parts, then the store itself."""
-    return _Body((store,)).lines()
-
-
 # ---------------------------------------------------------------- declarations
 
 

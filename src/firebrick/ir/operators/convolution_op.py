@@ -59,23 +59,13 @@ def _convolution(
     dilation: Sequence[int],
     attr: str,
     scalars: Sequence[float],
-    scale: torch.Tensor | None = None,
-    columns: int = 0,
 ) -> torch.Tensor:
-    """act(x * weight * scale + bias + other), channels last; padding: zeros at the left, right, top and bottom.
-
-    packed: the weight in panels, or as it is, [outer, inner, height, width]; then the kernel makes panels of so many
-    columns on the way, and `scale` is for results.
-    """
+    """act(x * weight + bias + other), channels last; padding: zeros at the left, right, top and bottom."""
     groups = 1
     if packed.dim() == 3:
         groups, weight = outer, packed.permute(2, 0, 1).unsqueeze(1)
-    elif columns:
-        weight = packed
     else:
         weight = packed.permute(0, 4, 3, 1, 2).flatten(0, 1)[:outer]
-    if scale is not None:
-        weight = weight * scale.view(-1, 1, 1, 1)
     result = F.conv2d(F.pad(x, list(padding)), weight, bias, stride, 0, dilation, groups)
     result = result if other is None else result + other
     return ACTIVATIONS[attr](result, *scalars).contiguous(memory_format=torch.channels_last)
@@ -83,7 +73,7 @@ def _convolution(
 
 convolution_op: Any = define(
     "convolution(Tensor x, Tensor packed, Tensor? bias, Tensor? other, int outer, int[] stride, int[] padding, "
-    "int[] dilation, str attr, float[] scalars, Tensor? scale=None, int columns=0) -> Tensor",
+    "int[] dilation, str attr, float[] scalars) -> Tensor",
     _convolution,
     out=True,
 )

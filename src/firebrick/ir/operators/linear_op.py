@@ -36,9 +36,10 @@ def _linear(
 
     Factors are float32, or bfloat16 without what is added; the result and all else are float32. Without scale, bias and
     other there may be many products: x [batch, rows, inner] by weight [batch, inner, outer].
-    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`.
+    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`; "ahead": weight [panels, 1, 1, inner, columns].
     """
     x, weight = x.float(), weight.float()
+    weight = weight[:, 0, 0].movedim(0, 1).flatten(1) if form == "ahead" else weight
     if scale is not None:
         result = torch.mm(x, weight) * scale
         result = result if bias is None else result + bias

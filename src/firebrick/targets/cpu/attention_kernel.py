@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import ONE, Expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ONE, Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.cpp_types import size_text
 from firebrick.targets.cpu.matmul_kernel import CHAIN, MOST_ROWS, POINTS, REGISTERS, SERIAL, panel_floats

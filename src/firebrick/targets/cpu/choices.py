@@ -16,7 +16,6 @@ import torch
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.attention_kernel import WIDEST
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
-from firebrick.targets.cpu.matmul_kernel import PIECE
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ mkldnn = torch.ops.mkldnn
 
 COLUMNS = {64: 32, 32: 16, 16: 16}
 """Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
+BROAD = {64: 64}
+"""The same of convolutions where there are registers for four vectors of a panel beside sums of six pixels."""
 _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
 _HALF = frozenset({"bias", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
@@ -33,8 +34,9 @@ _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "h
 
 _MANY, _SMALL = 32, 64
 """Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
-_PACKED, _TILES, _BEHIND = 0.75, 0.7, 1.5
-"""Cost of kernels whose weight is packed ahead of time, of ours with instructions for bfloat16, and of slow ones."""
+_PACKED, _AHEAD, _TILES, _BEHIND = 0.75, 0.55, 0.7, 1.5
+"""Cost of kernels whose weight is packed ahead of time, oneDNN's and ours, of ours with instructions for bfloat16, and
+of slow ones."""
 _LANES, _WIDEST = 4, 32
 """Channels that fill the shortest vectors, and width of a window up to which a kernel of channels by themselves is
 written: it has a line for each place and result."""
@@ -43,9 +45,8 @@ _WIDE, _THIN, _THICK = 40, 8, 1024
 input that puts few channels side by side has to be made anyway. Most channels: what it copies lies on the stack."""
 _LEAST_OF_VOLUMES = 16
 """Products of a result that one place in the depth of a window has, if volumes are likely quicker as images."""
-_LARGE, _PIXELS = 1 << 17, 32
-"""Elements of a weight from which no packed copy of it is kept, if there are so many pixels, whose tiles take several
-times as long as making the panel anew."""
+_FEW = 8
+"""Pixels up to which a convolution of single ones is also a matmul, which reads the weight once, where it is."""
 _LONG = 2048
 """Products in one sum from which oneDNN's convolution takes the sum in two pieces."""
 
@@ -63,6 +64,10 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
     elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
         choices.append(Choice("wide", _PACKED))
+    elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
+        (inner, outer), width = args[1].shape, target.vector_bytes // 2
+        if inner >= width and outer % width == 0:  # whole panels, of two vectors each
+            choices.append(Choice("ahead", _AHEAD, _WRITTEN, options={"columns": width}))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
 
@@ -113,25 +118,29 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
 def _convolution(
     columns: int, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, out: Any
 ) -> list[Choice]:
-    """A convolution by a constant weight: of single pixels it is a matmul. "dense" pads by itself or has its input
-    padded, whichever is likely quicker, "clipped" and "padded" are the other way."""
+    """A convolution by a constant weight: of few single pixels it is a matmul. "dense" pads by itself or has its input
+    padded, whichever is likely quicker, "clipped" and "padded" are the other way; the panels of "narrow" are."""
     del dilation
     outer, inner, *window = weight.shape
     library = _packed(out, 1 + (groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG))
     if not library or not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
         return library
     thin = len(window) == 3 and window[0] > 1 and inner * math.prod(window[1:]) < _LEAST_OF_VOLUMES
-    own, options = (_BEHIND if thin else _PACKED), {"columns": columns, "in_place": _is_read_in_place(weight, out)}
+    own = _BEHIND if thin else _PACKED
     if groups == 1:
         single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
+        few = single and out.shape[0] * math.prod(out.shape[2:]) <= _FEW
+        broad = BROAD.get(columns * 2, columns) if outer > columns else columns
         inside = len(window) < 3 and x.shape[1] * stride[-1] <= _THICK
         wide = inside and out.shape[-1] >= _WIDE and x.shape[1] >= _THIN
-        dense = Choice("dense", own, _WRITTEN, frozenset({"pad"} if wide else ()), options=options)
+        dense = Choice("dense", own, _WRITTEN, frozenset({"pad"} if wide else ()), options={"columns": broad})
         other = replace(dense, name="padded" if wide else "clipped", before=frozenset({"pad"}) - dense.before)
-        both = [dense, other] if inside and any(padding) else [dense]
-        return [*([Choice("matmul", own, _WRITTEN)] if single else []), *both, *library]
+        forms = [dense, other] if inside and any(padding) else [dense]
+        if broad > columns:
+            forms.append(replace(dense, name="narrow", before=frozenset(), options={"columns": columns}))
+        return [*([Choice("matmul", own, _WRITTEN)] if few else []), *forms, *library]
     whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LANES and window[-1] <= _WIDEST
-    pads = Choice("depthwise", own, _WRITTEN, frozenset({"pad"}), options={"columns": 0, "in_place": False})
+    pads = Choice("depthwise", own, _WRITTEN, frozenset({"pad"}), options={"columns": 0})
     return [pads, *library] if whole else library
 
 
@@ -139,13 +148,6 @@ def _packed(out: Any, pieces: int = 1) -> list[Choice]:
     """oneDNN's convolution on packed weights, in so many pieces of the channels."""
     packable = torch.backends.mkldnn.is_available() and _is_packable(out.dtype)
     return [Choice("packed", _PACKED, _ONEDNN, options={"pieces": pieces})] if packable else []
-
-
-def _is_read_in_place(weight: Any, out: Any) -> bool:
-    """Whether the kernel makes panels of a weight on the way, which is not copied then."""
-    pixels = out.shape[0] * math.prod(out.shape[2:])
-    large = weight.numel() >= _LARGE and math.prod(weight.shape[2:]) <= PIECE
-    return bool(large and weight.is_contiguous() and pixels >= _PIXELS)
 
 
 def _recurrent(columns: int, cell: str, batch: int, size: int) -> list[Choice]:

@@ -33,17 +33,17 @@ extern "C" void fb_probe(void* const* args, const int64_t* s) {{
 
 
 class ConvolutionProbe:
-    """The kernels of one machine. detail: columns of a panel, which results fill; or of channels by themselves as many
-    as a vector has, the width of the window, step, dilation and the results of a tile."""
+    """The kernels of one machine. detail: columns of a panel; or of channels by themselves as many as a vector has, the
+    width of the window, step, dilation and the results of a tile."""
 
     def __init__(self, target: CpuTarget, config: Config, detail: int | tuple[int, ...]) -> None:
         self.unit, lanes = Unit(target), target.vector_bytes // 4
         self.columns = detail if isinstance(detail, int) else 0
-        if isinstance(detail, int):
-            kind, vectors = f"dense_{self.unit.vector('f32', lanes)}", detail // lanes
+        if isinstance(detail, int):  # a last panel may fill some pairs of its vectors
+            kind, vectors = f"dense{detail}_{self.unit.vector('f32', lanes)}", detail // lanes
             how = (1, 1), (0, 0), (1, 1)
-            heights = range(1, tallest(self.unit, vectors) + 1)
-            calls = [self._call((1, 4, 1, rows), (detail, 4, 1, 1), *how, (1, rows)) for rows in heights]
+            tiles = [(n, rows) for n in range(2, vectors + 1, 2) for rows in range(1, tallest(self.unit, vectors) + 1)]
+            calls = [self._call((1, 4, 1, rows), (n * lanes, 4, 1, 1), *how, (1, rows)) for n, rows in tiles]
         else:
             kind, (channels, window, step, dilation, results) = "depthwise", detail
             shapes = (1, channels, 1, 1), (channels, 1, 1, window), (1, step), (0, 0), (1, dilation), (1, results)
@@ -58,7 +58,6 @@ class ConvolutionProbe:
 
     def _names(self, call: Call, kind: str) -> list[str]:
         """The functions that the table of a call names; the unit then has them, and what all kernels share."""
-        call = replace(call, weight=0) if self.columns else call  # whose panels are made on the way
         plan, _, driver, _ = (Dense if self.columns else Depthwise)(call, "probe").plan(self.unit)
         call.entry(self.unit, "probe", kind, driver, 1, plan)
         return [name for name in _words(tuple(plan.values())) if isinstance(name, str) and name.startswith("fb_")]
@@ -68,7 +67,7 @@ class ConvolutionProbe:
         (batch, inner, *image), (outer, _, *window), (top, left) = x, weight, padding
         steps = (0, math.prod((inner, *image)), image[1] * inner, inner)
         sizes = (tuple(image), tuple(size), self.columns, tuple(window), tuple(stride))
-        ends = (None, None, 0, None, "none", ())
+        ends = (0, None, "none", ())
         return Call(batch, inner, outer, *sizes, (left, left, top, top), tuple(dilation), steps, *ends)  # type: ignore[arg-type]
 
     def run(
@@ -78,7 +77,6 @@ class ConvolutionProbe:
         bias: torch.Tensor | None,
         out: torch.Tensor,
         how: Any,
-        in_place: bool = False,
         other: torch.Tensor | None = None,
     ) -> Callable[[], Any]:
         """What computes the convolution of x, channels last, plus `other`, into `out`. how: stride, padding, dilation.
@@ -88,9 +86,8 @@ class ConvolutionProbe:
         """
         stride, padding, dilation = how
         call = self._call(x.shape, weight.shape, stride, padding, dilation, out.shape[2:])
-        given = (0 if read else None for read in (in_place, bias is not None, other is not None))
-        call = replace(call, **dict(zip(("weight", "bias", "other"), given, strict=True)))  # type: ignore[arg-type]
-        read = weight if in_place else pack_convolution_op(weight, self.columns)
+        bias_at, other_at = (None if t is None else 0 for t in (bias, other))
+        call, read = replace(call, bias=bias_at, other=other_at), pack_convolution_op(weight, self.columns)
         shape, tables, _, count = (Dense if self.columns else Depthwise)(call, "probe").plan(self.unit)
         words = {f"probe_{name}": _words(table) for name, table in tables.items()}
         arrays = {name: (ctypes.c_int64 * len(numbers))(*numbers) for name, numbers in words.items()}

@@ -40,7 +40,7 @@ of the window are, less `shift`; the last vector of channels overlaps the one be
 
 _DRIVER = """\
 struct fb_depthwise {
-  fb_given x, weight, scale, bias, other;
+  fb_given x, weight, bias, other;
   int64_t out, shares, blocks, lanes, channels, size[2], pixels, columns, stride[2], padding[4], dilation, given[2];
   int64_t window[2], step[3];
   const float* zeros;

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 
+from firebrick.targets.cpu.cpp_types import constant_text
 from firebrick.targets.cpu.unit_writer import Unit
 
 ACTIVATIONS: Mapping[str, Callable[[Callable[[str], str], tuple[float, ...]], str]] = {
     "none": lambda f, _: "y",
-    "relu": lambda f, _: "(y > 0.0f) | (y != y) ? y : {zero}",
+    "relu": lambda f, _: "{zero} > y ? {zero} : y",
     "hardtanh": lambda f, s: f"y < {s[0]!r}f ? {{zero}} + {s[0]!r}f : y > {s[1]!r}f ? {{zero}} + {s[1]!r}f : y",
     "gelu": lambda f, _: f"y * 0.5f * {f('erf1p')}(y * 0.70710678118654752f)",
     # y / 2 * (1 + tanh(u)) without its cancellation: y / (1 + exp(-2u))
@@ -58,3 +60,9 @@ def finish(unit: Unit, lanes: int, attr: str, scalars: tuple[float, ...]) -> str
     name = f"fb_finish_{attr}_{hashlib.blake2s(function.encode(), digest_size=3).hexdigest()}_{v}"
     unit.helpers.setdefault(name, _FINISH.format(name=name, v=v, w=lanes, function=function))
     return name
+
+
+def bounds(attr: str, scalars: tuple[float, ...]) -> tuple[str, ...] | None:
+    """Between which numbers an activation puts a result that it leaves as it is otherwise; None if it is another."""
+    ends = {"none": (), "relu": (0.0, math.inf), "hardtanh": scalars}.get(attr)
+    return None if ends is None else tuple(constant_text(n, "f32") for n in ends)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from firebrick.ir.index.expr import ONE, Expr, as_expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import ONE, Expr, as_expr, as_int
 from firebrick.ir.loops.program import Ref
 
 Strides = tuple[Expr, ...]
 
 _PAGE, _LINE = 1024, 16
 """Elements after which addresses share lines of a first-level cache, and of one line."""
+_BROAD = 64
+"""Columns of panels whose tiles have six pixels, fewer than a cache has ways."""
 
 
 def _contiguous(shape: Sequence[Expr]) -> Strides:
@@ -48,8 +49,9 @@ def _convolution(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | Non
     tensors = [a for a in args if isinstance(a, Ref)]
     whole = len(packed.shape) == 5 and any(padding)  # a dense one that pads by itself takes lines as wholes
     moved = x.strides[1] is not ONE or (whole and x.strides[3] != x.shape[1])
-    # Whether the pixels that a tile of a dense convolution reads in turns lie in the same lines of a cache.
-    many = as_int(out[3]) > 8 and len(packed.shape) >= 4 and not any(padding)
+    # Whether the pixels that a tile of a dense convolution reads in turns, more than a cache has ways, lie in the same
+    # lines of it.
+    many = as_int(out[3]) > 8 and len(packed.shape) == 5 and as_int(packed.shape[4]) < _BROAD and not any(padding)
     apart = many and as_int(x.shape[1] if moved else x.strides[3]) * stride[1] % _PAGE == 0
     wanted: list[Strides | None] = [None] * len(tensors)
     if moved or apart:

@@ -8,7 +8,8 @@ The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matr
   rows take the second form, and with vectors of 32 bytes all sums of many rows.
 - Else panels of columns are made on the way (`fb_tile`), each once a call and thread, or read in place by few rows.
 
-Calls name the form ("dots", "panels"), or leave it to what is said above ("own").
+Calls name the form ("dots", "panels"), or leave it to what is said above ("own"). In a third form, "ahead", a weight
+lies in panels, as `pack_convolution` makes them.
 
 A sum's order depends on the shapes alone, not on threads, and is kept short, which bounds its rounding error: lanes, or
 chains of `CHAIN` products. Scale, bias, what is added and the activation are applied while results are in cache.
@@ -22,8 +23,7 @@ from functools import partial
 from typing import Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.tiles import ROW, dot, panels, tile
@@ -52,16 +52,13 @@ read the weight from the second-level cache faster than that gives it."""
 _LEAST = 16
 """Products below which lanes would stay empty; panels round a product and its sum at once, as eager mode does."""
 
-_PANEL = 512
-"""Products of a panel."""
-PIECE, CHAIN = 256, 128
+_PANEL = 256
+"""Products of a panel: it stays in the first-level cache, beside a tile's rows of the left factor."""
+PIECE, CHAIN = 512, 128
 """Products in one chain of additions: of convolutions, and here."""
 _IN_PLACE = 8
 """Products of a piece where a panel is not copied: rows of the weight are read side by side."""
 MOST_ROWS = 14
-_SMALL_PANEL = 256
-"""The same with vectors of 32 bytes: such machines read the second-level cache with half as many bytes at a time, so
-the panel is to stay in the first."""
 
 _PIECES, _PIECE_COLUMNS = 4, 128
 """Most pieces of a thread's columns, and how many columns one has at least."""
@@ -179,10 +176,14 @@ _PACK = """\
             n1 - n < wide ? n1 - n : wide, part, fb_panels + (n - n0) * s.piece, s.columns, s.piece);"""
 
 _CHAINS = """\
-          const float* const b = s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n);
+          const float* const b =
+              s.pack ? fb_panels + (n - n0) * s.piece : (const float*)(w + k * s.k_stride + n * s.n_stride);
           const int64_t row = (t - row_from) * chains + (n - n0) / s.columns * ((part - 1) / {chain} + 1);
           const float* next = b;
-          if (!s.pack) next += s.columns;
+          if (!s.pack && turned)
+            next = (k + part < s.inner ? b + part * s.columns : (const float*)(w + (n + s.block) * s.n_stride))
+                + (t - row_from) * ((s.columns / 16 * part - 1) / (row_to - row_from) + 1) * 16;
+          else if (!s.pack) next += s.columns;
           else if (more && turned) next = (const float*)(behind + (n - n0 + (t - row_from) % s.columns) * s.n_stride);
           else if (more && s.ahead != s.k_stride)
             next = (const float*)(behind + n - n0 + (t - row_from) % ((s.columns + 15) / 16) * 16);
@@ -214,7 +215,8 @@ _PLAN_DOTS = """\
 """Each call of a tile fetches its share of the next block's rows, or all of them."""
 
 _PLAN_PANELS = """\
-  const bool turned = s.n_stride != 1, in_place = !turned && s.tiles == 1 && s.outer % {w} == 0 && sizeof(W) == 4;
+  const bool turned = s.n_stride != 1, packed = turned && s.k_stride != 1;
+  const bool in_place = !turned && s.tiles == 1 && s.outer % {w} == 0 && sizeof(W) == 4;
   s.piece = fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
   const int64_t several = {floats} / (s.columns * s.piece), block = s.columns * (several > 1 ? several : 1);
   const bool lines = turned || in_place || s.tiles * (block / s.columns) * ((s.piece - 1) / {chain} + 1) < s.piece;
@@ -222,9 +224,10 @@ _PLAN_PANELS = """\
   s.row = {row}, s.copied = tallest * {row}, s.slot = 0;
   s.ahead = lines ? {chain} * s.k_stride : s.k_stride, s.step = lines ? s.k_stride : (block - 1) / {chain} + 1;
   s.pitch = in_place ? s.k_stride : s.columns;
-  if (in_place) s.pack = nullptr;"""
-"""Of the panels' next piece each tile fetches a row of a turned weight, or each chain a row of all panels or, with
-fewer chains than rows, each tile a line of all rows."""
+  if (packed) s.ahead = {chain} * 16, s.step = 16;
+  if (in_place || packed) s.pack = nullptr;"""
+"""Of the panels' next piece each tile fetches its share of what is packed ahead, or a row of a turned weight, or each
+chain a row of all panels or, with fewer chains than rows, each tile a line of all rows."""
 
 _KERNEL = """\
 static constexpr fb_{form}_tile<{type}> {name}_whole[] = {{{whole}}}, {name}_other[] = {{{other}}};
@@ -246,10 +249,11 @@ static void {name}_all(void* const* args, const int64_t* sizes) {{
 class Linear:
     """One shape of matmul, and the buffers of one call of it.
 
-    Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1. scale, bias: offsets;
-    other: offset and stride of what is added; None where there are none. form: "dots", "panels", or "own" where the
-    machine decides. half: the factors are bf16, all else f32. batch: how many products, and elements from one to the
-    next of x, weight and out. rows: 0 where each call gives their number.
+    Offsets and strides in elements. weight: offset, strides [inner, outer], one of which is 1, or in panels those of
+    rows and, times its columns, of panels. scale, bias: offsets; other: offset and stride of what is added; None where
+    there are none. form: "dots", "panels", "ahead", or "own" where the machine decides. half: the factors are bf16,
+    all else f32. batch: how many products, and elements from one to the next of x, weight and out. rows: 0 where each
+    call gives their number.
     """
 
     rows: int
@@ -276,7 +280,9 @@ class Linear:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
         inner, outer = map(as_int, weight.shape[-2:])
         strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides[-2:], (inner, outer), strict=True)]
-        if 1 not in strides:
+        if forms == ["ahead"]:
+            outer, strides = as_int(weight.shape[0]) * outer, [outer, inner]
+        elif 1 not in strides:
             raise LoweringError(f"{call.op} has a weight with gaps")
         varies = len(x.shape) == 2 and bool(x.shape[0].terms)
         rows, results = 0 if varies else as_int(x.shape[-2]), [as_int(n) for n in buffers[out].strides]
@@ -331,7 +337,8 @@ class Linear:
         registers = REGISTERS.get(unit.target.vector_bytes, 16)
         pack, (tiles, columns, whole, other) = "nullptr", self._points(unit, lanes, registers, form)
         if form == "panels":
-            pack = f"{panels(unit, lanes, panel_floats(unit.target.cache), self.weight[2] != 1)}<{self.type}>"
+            makes = panels(unit, lanes, panel_floats(unit.target.cache), self.weight[2] != 1)
+            pack = "nullptr" if self.form == "ahead" else f"{makes}<{self.type}>"
         self._driver(unit, form, lanes, len(whole) - 1)
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
@@ -376,11 +383,11 @@ class Linear:
 
     def _driver(self, unit: Unit, form: str, lanes: int, most: int) -> None:
         """What all matmuls of a form have in common."""
-        small, facts = unit.target.vector_bytes == 32, {"w": lanes, "chain": CHAIN, "row": ROW}
+        facts = {"w": lanes, "chain": CHAIN, "row": ROW}
         if form == "dots":
             facts |= {"few": _FEW, "piece_few": _DOT_PIECE_FEW, "piece": _DOT_PIECE, "block": _DOT_COLUMNS}
         else:
-            facts |= {"piece_in_place": _IN_PLACE, "piece": _SMALL_PANEL if small else _PANEL}
+            facts |= {"piece_in_place": _IN_PLACE, "piece": _PANEL}
             facts |= {"floats": panel_floats(unit.target.cache)}
         plan, pack, calls = (text.format(**facts) for text in _TEXTS[form])
         fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes, "most": most}
@@ -422,7 +429,7 @@ def form_of(form: Any, rows: int, inner: int, along: bool) -> str:
         if not along or inner < _LEAST or (inner < _SHORT and rows >= _MANY):
             return "panels"
         return "dots" if rows < _MANY_SMALL else "own"
-    if form not in ("dots", "panels") or (form == "dots" and not along):
+    if form not in ("dots", "panels", "ahead") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
     return str(form)
 

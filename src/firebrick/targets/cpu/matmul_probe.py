@@ -68,14 +68,15 @@ class MatmulProbe:
     def __init__(self, target: CpuTarget, config: Config, half: bool) -> None:
         self.target, self.lanes = target, max(target.vector_bytes // 4, 4)
         inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
-        along, across, attention = (0, 1, inner), (0, outer, 1), {} if half else {"attention": _ATTENTION}
+        weights = {"panels": (0, 1, inner), "copied": (0, outer, 1), "ahead": (0, 2 * self.lanes, inner)}
 
         def shape(form: str, weight: Any) -> Linear:
             ends: Any = (None, 0, None, outer, "none", (), form, half, tuple(batch))
             return Linear(0, inner, outer, (0, inner), weight, *ends)  # type: ignore[arg-type]
 
-        parts: list[dict[str, Any]] = [{"dots": shape("dots", along)}]
-        parts.append({"panels": shape("panels", along), "copied": shape("panels", across), **attention})
+        parts: list[dict[str, Any]] = [{"dots": shape("dots", weights["panels"])}]
+        parts.append({form: shape("panels", weight) for form, weight in weights.items()})
+        parts[1] |= {} if half else {"attention": _ATTENTION}
         units = []
         for part in parts:
             unit, names = Unit(target), [f"fb_probe_{kind}" for kind in part]
@@ -95,7 +96,7 @@ class MatmulProbe:
         if form == "own":
             form = "panels" if self.target.vector_bytes == 32 else "dots"
         steps = (rows * inner, inner * outer, rows * outer) if batch > 1 else (0, 0, 0)
-        return form if turned else "copied", (*sizes, batch, *steps)
+        return form if turned or form == "ahead" else "copied", (*sizes, batch, *steps)
 
     def run(self, plan: Plan, read: Sequence[torch.Tensor | None], out: torch.Tensor) -> Callable[[], Any]:
         """What computes x @ weight + bias of what is `read` into `out`, all without gaps and the bias float32."""

@@ -77,7 +77,7 @@ def _tile(target: CpuTarget, x: Any, weight: Any, stride: Any, _: Any, dilation:
     return lanes_of(target.vector_bytes, weight.shape[0]), *sizes
 
 
-_OWN = frozenset({"own", "dots", "panels"})
+_OWN = frozenset({"own", "dots", "panels", "ahead"})
 
 
 def matmuls(
@@ -207,15 +207,15 @@ class _Part:
     groups: int
 
     @classmethod
-    def of(cls, most: int, columns: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
-        """The part that takes at most so many multiplications; results fill panels of so many columns."""
+    def of(cls, most: int, fill: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
+        """The part that takes at most so many multiplications; channels fill so many lanes."""
         sizes, (stride, padding, dilation) = [list(t.shape) for t in (x, weight, out)], map(list, how)
         if len(sizes[0]) == 3:
             for size in sizes:
                 size.insert(2, 1)
             stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
         size, window, results = sizes
-        window[0] = results[1] = -(-window[0] // columns) * columns
+        window[0] = results[1] = -(-window[0] // fill) * fill
         line = math.prod(window) * results[-1]
         for d in range(2, len(size) - 1):  # depth, then lines
             part = max(results[d] * most // (line * results[0] * math.prod(results[2:-1])), 1)
@@ -235,8 +235,8 @@ class _Part:
         x, how = _images(images, inner, *image), (stride, padding if pads else [0, 0], dilation)
         outs, runs = [_images(images, outer, *results[-2:]) for _ in range(2)], []
         for k in range(math.prod(window[:-2])):
-            w, in_place = torch.ones(outer, each, *window[-2:]), choice.options["in_place"] and not pads
-            runs.append(kernels.run(x, w, None if k else bias, outs[0], how, in_place, outs[1] if k else None))
+            w = torch.ones(outer, each, *window[-2:])
+            runs.append(kernels.run(x, w, None if k else bias, outs[0], how, outs[1] if k else None))
             outs.reverse()
         return runs[0] if len(runs) == 1 else lambda: [run() for run in runs]
 
@@ -269,8 +269,8 @@ def convolutions(
     if weight.dtype is not torch.float32:
         return
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
-    columns = max((c.options["columns"] for c in choices.values() if "columns" in c.options), default=0)
-    part = _Part.of(_PRODUCTS * target.threads, columns or 1, x, weight, how, groups, out)
+    pair = target.vector_bytes // 2 if groups == 1 else 1  # of vectors, which is what probes have tiles for
+    part = _Part.of(_PRODUCTS * target.threads, max(pair, 1), x, weight, how, groups, out)
     outer, inner, *_ = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
     for form, passes in forms.items():
@@ -282,7 +282,7 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                detail = columns or _tile(target, x, weight, *rest)
+                detail = choices[form].options["columns"] or _tile(target, x, weight, *rest)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
         except (RuntimeError, ValueError, KeyError):
             continue

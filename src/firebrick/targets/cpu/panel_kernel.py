@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firebrick.errors import LoweringError
-from firebrick.ir.index.expr import Expr
-from firebrick.ir.index.number import as_int
+from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import PLANS

@@ -82,7 +82,9 @@ static __attribute__((noinline)) void {name}(const float* a, const float* b, int
 
 _PIXELS = """\
 static __attribute__((noinline)) void {name}(const float* a, int64_t apart, const int64_t* at, int64_t runs,
-    const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first) {{
+    const float* b, int64_t k, const float* next, int64_t step, float* c, int64_t ldc, bool first, const float* bias,
+    const float* other, float low, float high) {{
+  const {v} {starts};
   {v} {zeros};
   for (int64_t h = 0; h < runs; h++) {{
     const float {places};
@@ -222,7 +224,8 @@ def _grouped(v: str, lanes: int, h: int, first: int, count: int) -> list[str]:
 def tile(unit: Unit, lanes: int, rows: int, vectors: int, last: int) -> str:
     """Name of the function for `rows` by `vectors` beside a panel, `last` lanes of the last vector."""
     left = [f"a[{r} * {ROW} + p]" for r in range(rows)]
-    return _by_panel(unit, "tile", lanes, vectors, last, left, row="b + p * pitch")
+    zeros = _zeros(rows, vectors)
+    return _by_panel(unit, "tile", lanes, vectors, last, left, row="b + p * pitch", zeros=zeros)
 
 
 def pixels(unit: Unit, lanes: int, rows: int, vectors: int, last: int, columns: int) -> str:
@@ -231,7 +234,11 @@ def pixels(unit: Unit, lanes: int, rows: int, vectors: int, last: int, columns: 
     left = [f"a{r - r % 3}{('[0]', '[apart]', '[2 * apart]')[r % 3]}" for r in range(rows)]
     places = ", ".join(f"*a{r} = a + at[h] + {r} * apart" for r in starts)
     moves = " ".join(f"a{r}++;" for r in starts)
-    return _by_panel(unit, "pixels", lanes, vectors, last, left, row="b", columns=columns, places=places, moves=moves)
+    v, whole = unit.vector("f32", lanes), [lanes] * (vectors - 1) + [last]
+    biases = [f"z{j} = bias ? {_read(v, lanes, n, f'bias + {lanes * j}')} : {v}{{}}" for j, n in enumerate(whole)]
+    zeros = ", ".join(f"s{r}_{j} = z{j}" for r in range(rows) for j in range(vectors))
+    texts = {"starts": ", ".join(biases), "zeros": zeros, "places": places, "moves": moves}
+    return _by_panel(unit, "pixels", lanes, vectors, last, left, row="b", columns=columns, of=f"of{columns}", **texts)
 
 
 def _by_panel(
@@ -239,12 +246,12 @@ def _by_panel(
 ) -> str:
     """Name of a function of sums of numbers of `left` times a panel's row, of which `last` lanes of the last vector."""
     v, rows = unit.vector("f32", lanes), len(left)
-    name = f"fb_{kind}_{v}_{rows}x{(vectors - 1) * lanes + last}"
+    name = f"fb_{kind}_{v}_{rows}x{(vectors - 1) * lanes + last}{more.get('of', '')}"
     if name in unit.helpers:
         return name
     text, indent = _BY_PANEL[kind]
     sums = ["".join(f" s{r}_{j} += x{r} * y{j};" for j in range(vectors)) for r in range(rows)]
-    more |= {"name": name, "v": v, "zeros": _zeros(rows, vectors), "stores": _stores(v, lanes, rows, vectors, last)}
+    more |= {"name": name, "v": v, "stores": _stores(v, lanes, rows, vectors, last, kind == "pixels")}
     unit.helpers[name] = text.format(
         panel=", ".join(f"y{j} = *(const {v}u*)({row} + {lanes * j})" for j in range(vectors)),
         products="\n".join(f"{indent}const {v} x{r} = {v}_of({left[r]});{sums[r]}" for r in range(rows)),
@@ -258,14 +265,29 @@ def _zeros(rows: int, columns: int) -> str:
     return ", ".join(f"s{r}_{j} = {{}}" for r in range(rows) for j in range(columns))
 
 
-def _stores(v: str, lanes: int, rows: int, vectors: int, last: int) -> str:
-    """Sums s0_0, s0_1... are stored, or added to what is there."""
-    whole = [j < vectors - 1 or last == lanes for j in range(vectors)]
-    places = [(f"s{r}_{j}", f"c + {r} * ldc + {lanes * j}", whole[j]) for r in range(rows) for j in range(vectors)]
-    reads = [f"{s} += *(const {v}u*)({to});" if all_ else f"{s} += {v}_load({to}, {last});" for s, to, all_ in places]
-    writes = [f"*({v}u*)({to}) = {s};" if all_ else f"{v}_store({to}, {s}, {last});" for s, to, all_ in places]
-    added = "\n".join(f"    {line}" for line in reads)
-    return "\n".join((f"  if (!first) {{\n{added}\n  }}", *(f"  {line}" for line in writes)))
+def _read(v: str, lanes: int, count: int, place: str) -> str:
+    """A vector, or its first lanes and zeros."""
+    return f"*(const {v}u*)({place})" if count == lanes else f"{v}_load({place}, {count})"
+
+
+def _stores(v: str, lanes: int, rows: int, vectors: int, last: int, ends: bool) -> str:
+    """Sums s0_0, s0_1... are stored, or added to what is there; before that they may have what `ends` them."""
+    counts = [lanes] * (vectors - 1) + [last]
+    places = [(f"s{r}_{j}", f"{r} * ldc + {lanes * j}", counts[j]) for r in range(rows) for j in range(vectors)]
+    steps = {"!first": "{s} += {c};"}
+    if ends:
+        steps |= {"other": "{s} += {other};", "low > -__builtin_inff()": "{s} = lowest > {s} ? lowest : {s};"}
+        steps |= {"high < __builtin_inff()": "{s} = highest < {s} ? highest : {s};"}
+    lines = [f"  const {v} lowest = {v}_of(low), highest = {v}_of(high);"] if ends else []
+    for condition, step in steps.items():
+        lines.append(f"  if ({condition}) {{")
+        for s, at, n in places:
+            reads = {name: _read(v, lanes, n, f"{name} + {at}") for name in ("c", "other")}
+            lines.append(f"    {step.format(s=s, **reads)}")
+        lines.append("  }")
+    for s, at, n in places:
+        lines.append(f"  *({v}u*)(c + {at}) = {s};" if n == lanes else f"  {v}_store(c + {at}, {s}, {n});")
+    return "\n".join(lines)
 
 
 def panels(unit: Unit, lanes: int, floats: int, turned: bool) -> str:

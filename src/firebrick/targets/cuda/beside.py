@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from firebrick.ir.kernels.groups import PlannedLaunch
-from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule
-from firebrick.ir.kernels.step_buffers import names_in
+from firebrick.ir.kernels.schedule import Kernel, Launch, Schedule, names_in
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.targets.base import KernelTable

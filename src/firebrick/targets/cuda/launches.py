@@ -18,11 +18,7 @@ from firebrick.targets.cuda.tile import Body, Fold, Online, Part, Phase
 
 
 def plan_group(work: Work, card: CardFacts) -> GroupPlan:
-    """The launches of a group.
-
-    Raises:
-        Refused: something in it has no form as tiles.
-    """
+    """The launches of a group."""
     works, pads = split_folds(work, card)
     bodies = [_merged([plan_tiles(w, card) for w in together]) for together in works]
     return GroupPlan(tuple([canonical(b, work.numbers) for b in bodies]), pads)

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from firebrick.errors import InternalError
 from firebrick.ir.index.expr import INF, ONE, ZERO, Expr, Var, product, var
 from firebrick.ir.kernels.groups import Statement, Work
 from firebrick.ir.kernels.tree import local
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Axis, Index, Load, Op, Reduce, Scan, Store, Value
-from firebrick.ir.loops.values import Rewriter, Table, children_of, hint, loads_of, roots_of, values_of, walk
+from firebrick.ir.loops.values import Rewriter, Table, children_of, hint, roots_of, values_of, walk
 from firebrick.targets.cuda import tiling
 from firebrick.targets.cuda.facts import CardFacts
 from firebrick.targets.cuda.tile import GRID, LOOP, WHOLE, Body, Dim, Fold, Online, Part, Phase, dims_of, position_of
+from firebrick.targets.tree_order import STORED, Access, accesses_of, outward
 
 _SERIAL = 64
 """Elements up to which a fold of tensors that lie across it is done by each thread alone."""
@@ -31,10 +31,6 @@ _FEW = 16, 1 << 16
 """Elements whose loads a thread has under way at once, and results below which a card has threads for more."""
 
 Domain = frozenset["Var"]
-
-
-class Refused(InternalError):
-    """The planner has no tile for a group."""
 
 
 def extent(work: Work, loops: Iterable[Var]) -> int:
@@ -48,20 +44,8 @@ def varies(work: Work, size: Expr) -> bool:
     return not work.sizes.keys().isdisjoint(size.vars())
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    index: Expr
-    nbytes: int
-    store: bool
-    direct: bool
-
-
 def plan_tiles(work: Work, card: CardFacts) -> Body:
-    """The tiles of a group.
-
-    Raises:
-        Refused: something in it has no form as tiles.
-    """
+    """The tiles of a group."""
     parts = [work]
     if not any(_folded(work, s) for s in work.statements):
         parts = _apart(work)
@@ -97,16 +81,10 @@ class Terms(Rewriter):
 # ---------------------------------------------------------------- what statements do
 
 
-def _accesses(stores: Iterable[Store]) -> list[_Access]:
-    stores = list(stores)
-    out = [_Access(s.index, DTYPES[s.value.dtype].nbytes, True, not s.binds) for s in stores]
-    return out + [_Access(v.index, DTYPES[v.dtype].nbytes, False, not v.binds) for v in loads_of(*stores)]
-
-
-def traffic_of(accesses: Sequence[_Access]) -> tiling.Traffic:
+def traffic_of(accesses: Sequence[Access]) -> tiling.Traffic:
     """What an iteration moves."""
     sizes = [a.nbytes for a in accesses] or [4]
-    return tiling.Traffic(min(sizes), max(sizes), sum(not a.store for a in accesses))
+    return tiling.Traffic(min(sizes), max(sizes), sum(a.weight < STORED for a in accesses))
 
 
 def _folded(work: Work, s: Statement) -> bool:
@@ -143,7 +121,7 @@ def _is_short(v: Reduce, work: Work) -> bool:
     count = math.prod(hint(a.size) for a in v.axes)
     if count > (_SERIAL if extent(work, work.outer) >= _FEW[1] else _FEW[0]):
         return False
-    loads = [a for a in _accesses([Store("", ZERO, v.body)]) if not a.store and a.direct]
+    loads = [a for a in accesses_of([Store("", ZERO, v.body)]) if a.weight < STORED and a.direct]
     folded = {a.var for a in v.axes}
     across = sum(a.nbytes for a in loads if any(a.index.coeff(o) is ONE for o in work.outer))
     along = sum(
@@ -176,27 +154,14 @@ def _apart(work: Work) -> list[Work]:
 # ---------------------------------------------------------------- order of loops
 
 
-def _outward(v: Var, accesses: Sequence[_Access]) -> tuple[int, int]:
-    """Sort key: loops with large strides come first, stores before loads."""
-    stored = loaded = 0
-    for a in accesses:
-        stride = a.index.coeff(v)
-        step = abs(hint(stride)) if stride is not None else 1
-        if a.store:
-            stored = max(stored, step)
-        else:
-            loaded += step
-    return stored, loaded
-
-
-def _contiguous(v: Var, accesses: Sequence[_Access]) -> int:
+def _contiguous(v: Var, accesses: Sequence[Access]) -> int:
     """Bytes of an iteration that are neighbours along a loop."""
     return sum(a.nbytes for a in accesses if a.direct and a.index.coeff(v) is ONE)
 
 
-def _in_order(loops: Iterable[Var], accesses: Sequence[_Access], sizes: dict[Var, Expr]) -> list[Var]:
+def _in_order(loops: Iterable[Var], accesses: Sequence[Access], sizes: dict[Var, Expr]) -> list[Var]:
     """Loops, outermost first; the last is the one along which most bytes are neighbours."""
-    order = sorted(loops, key=lambda v: (*_outward(v, accesses), v.name), reverse=True)
+    order = sorted(loops, key=lambda v: (*outward(v, accesses), v.name), reverse=True)
     if order:
         last = max(order, key=lambda v: (_contiguous(v, accesses), order.index(v)))
         mine, best = (_contiguous(v, accesses) for v in (order[-1], last))
@@ -225,7 +190,7 @@ def _plan_part(work: Work, card: CardFacts) -> tuple[Part, int]:
 def _plan_pointwise(work: Work, card: CardFacts) -> tuple[Part, int]:
     """Independent iterations: one dimension, or two where tensors are neighbours along different loops."""
     stores = [s.store for s in work.statements]
-    accesses = _accesses(stores)
+    accesses = accesses_of(stores)
     traffic = traffic_of(accesses)
     order = _in_order(work.outer, accesses, work.sizes)
     turned = _turned(order, accesses, work.sizes)
@@ -248,7 +213,7 @@ def _plan_pointwise(work: Work, card: CardFacts) -> tuple[Part, int]:
     return Part(tuple(dims), (), (Phase(-1, tuple([terms.store(s) for s in stores])),)), warps
 
 
-def _turned(order: list[Var], accesses: Sequence[_Access], sizes: dict[Var, Expr]) -> Var | None:
+def _turned(order: list[Var], accesses: Sequence[Access], sizes: dict[Var, Expr]) -> Var | None:
     """The loop along which tensors are neighbours that are not so along the last one."""
     if len(order) < 2 or hint(sizes[order[-1]]) < 4:
         return None
@@ -314,7 +279,7 @@ class _Rows:
         self.card = card
         self.serial = serial_folds(work)
         self.stores = [s.store for s in work.statements]
-        self.accesses = _accesses(self.stores)
+        self.accesses = accesses_of(self.stores)
         self.folds = self._reductions()
         self.domains = self._domains()
 
@@ -363,14 +328,14 @@ class _Rows:
         folded = [frozenset(a.var for a in r.axes) for r in self.folds]
         return [d for d in dict.fromkeys([*folded, *(s.inner for s in self.work.statements)]) if d]
 
-    def near(self, d: Domain) -> list[_Access]:
+    def near(self, d: Domain) -> list[Access]:
         """Accesses that go along a domain."""
         stores = [s.store for s in self.work.statements if s.inner == d]
         bodies = [Store("", ZERO, r.body) for r in self.folds if {a.var for a in r.axes} == d]
-        inside = _accesses([*stores, *bodies])
+        inside = accesses_of([*stores, *bodies])
         return [a for a in inside if not d.isdisjoint(a.index.vars())]
 
-    def along(self, d: Domain, accesses: Sequence[_Access]) -> bool:
+    def along(self, d: Domain, accesses: Sequence[Access]) -> bool:
         """Whether neighbours in memory are elements of a row."""
         mine = max((_contiguous(v, accesses) for v in d), default=0)
         theirs = max((_contiguous(v, accesses) for v in self.work.outer), default=0)

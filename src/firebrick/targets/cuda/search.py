@@ -15,8 +15,7 @@ from typing import Any
 
 from firebrick.ir.index.expr import ONE, ZERO, Expr, product, var
 from firebrick.ir.kernels.groups import PlannedLaunch, Statement, Work
-from firebrick.ir.kernels.schedule import Launch, Place, Schedule
-from firebrick.ir.kernels.step_buffers import names_in
+from firebrick.ir.kernels.schedule import Launch, Place, Schedule, names_in
 from firebrick.ir.loops.constructors import op
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern, Load, LoopProgram, Ref, Store, Value, device_type
