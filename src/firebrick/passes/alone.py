@@ -53,6 +53,11 @@ def alone(nodes: Sequence[fx.Node], is_constant: Callable[[fx.Node], bool]) -> A
     return AtenGraph(gm, dict(constants), outputs=[None], frozen=frozenset(constants), name="part")
 
 
+def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """Nodes from the first to the last, each of which the next one alone reads."""
+    return [first] if first is last else [first, *chain(next(iter(first.users)), last)]
+
+
 def subject_of(node: Any) -> Subject | None:
     """What is measured of a call: its op and arguments, as targets are asked for choices of it."""
     if node.target is aten.convolution.default:

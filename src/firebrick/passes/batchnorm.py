@@ -189,11 +189,9 @@ def _affine(norm: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         return scale.detach(), shift.detach()
     if norm.running_mean is None or norm.running_var is None:
         return None, None
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    if norm.affine:
-        scale = scale * norm.weight.detach()
-    shift = -norm.running_mean * scale
-    return scale, shift + norm.bias.detach() if norm.affine else shift
+    weight, bias = (norm.weight.detach(), norm.bias.detach()) if norm.affine else (1.0, 0.0)
+    scale = torch.rsqrt(norm.running_var + norm.eps) * weight
+    return scale, bias - norm.running_mean * scale
 
 
 def _rewrite(report: SwapReport, layer: Any, scale: torch.Tensor, shift: torch.Tensor, *, after: bool) -> None:

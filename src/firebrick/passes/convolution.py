@@ -24,7 +24,7 @@ from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, without_gaps
 from firebrick.passes.recipe import RecipeBuilder, emit
@@ -46,10 +46,7 @@ class Followed:
 
     def nodes(self) -> list[fx.Node]:
         """The convolution and what follows it, in order."""
-        nodes = [self.conv]
-        while nodes[-1] is not self.last:
-            nodes.append(next(iter(nodes[-1].users)))
-        return nodes
+        return chain(self.conv, self.last)
 
     def take(self, attribute: str, operand: fx.Node | None) -> fx.Node | None:
         """The next reader, behind the one that has this operand if there is one."""
@@ -129,7 +126,6 @@ def _rewrite(
     images: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.gm.graph.nodes):
         if node.op == "call_function" and node.target is aten.convolution.default and fits(node, recipe):
-            _drop_empty_padding(node)
             choice = form_of(node, recipe)
             if choice.name in _WRITERS:
                 matched = _match(_Match(node, node, choice=choice), recipe)
@@ -148,14 +144,6 @@ def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
         return False
     return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
-
-
-def _drop_empty_padding(conv: fx.Node) -> None:
-    """Read what the argument is a copy of, if nothing is padded."""
-    x: Any = conv.args[0]
-    while x.target is aten.constant_pad_nd.default and not any(x.args[1]):
-        x = x.args[0]
-    conv.args = (x, *conv.args[1:])
 
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:

@@ -20,12 +20,10 @@ from firebrick.passes.modules import Sample, call_with
 class Flow:
     """What one run did.
 
-    calls: (name, module) in order of their calls; leaves only.
     inputs, outputs: module name -> identity of its first input and of its output, one entry a call.
     uses: identity of a tensor -> names of the modules whose own code read it; "" where no watched module did.
     """
 
-    calls: list[tuple[str, nn.Module]] = field(default_factory=list)
     inputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -49,7 +47,7 @@ class _Uses(TorchFunctionMode):
         self.flow, self.inside = flow, inside
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not _looks_only(func):
+        if getattr(func, "__name__", "") not in _LOOKS:
             for value in tensors_in((args, kwargs or {})):
                 self.flow.uses[id(value)].append(self.inside[-1] if self.inside else "")
         result = func(*args, **(kwargs or {}))
@@ -57,10 +55,8 @@ class _Uses(TorchFunctionMode):
         return result
 
 
-def _looks_only(func: Any) -> bool:
-    """Whether the call reads properties of a tensor (shape, dtype), not its elements."""
-    name = getattr(func, "__name__", "")
-    return name in ("__get__", "size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "__len__")
+_LOOKS = frozenset("__get__ size dim stride numel is_contiguous is_floating_point __len__".split())
+"""Calls that read properties of a tensor (shape, dtype), not its elements."""
 
 
 def watch(model: nn.Module, sample: Sample, watched: Callable[[nn.Module], bool]) -> Flow:
@@ -69,7 +65,6 @@ def watch(model: nn.Module, sample: Sample, watched: Callable[[nn.Module], bool]
     inside: list[str] = []
 
     def enter(name: str, module: nn.Module, args: Any) -> None:
-        flow.calls.append((name, module))
         flow.inputs[name].append(id(args[0]) if args else 0)
         flow._kept.append(args)
         inside.append(name)

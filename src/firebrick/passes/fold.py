@@ -70,31 +70,25 @@ def fold_constants(graph: AtenGraph, targets: Mapping[str, Target], config: Conf
             continue
         if all(recipe.is_constant(user) and not shows_memory(user) for user in node.users):
             continue  # folded with what reads it
-        readers = _readers(node, recipe)
-        if readers is not None and _worth(node, readers):
+        readers, size = _readers(node, recipe), node.meta["val"].numel()
+        grows = size > _GROWTH * sum(n.meta["val"].numel() for n in node.all_input_nodes) + _SMALL
+        if readers and not grows and (size <= _SMALL or any(reader.target in _LIBRARY for reader in readers)):
             read = recipe.use(recipe.copy(node), node)
             node.replace_all_uses_with(read)
             changed = True
     return recipe.finish() if changed else graph
 
 
-def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node] | None:
-    """The nodes that are not constant and read `node`, through views or not; None when it is returned."""
+def _readers(node: fx.Node, recipe: RecipeBuilder) -> list[fx.Node]:
+    """The nodes that are not constant and read `node`, through views or not; none when it is returned."""
     readers: list[fx.Node] = []
     stack = list(node.users)
     while stack:
         user = stack.pop()
         if user.op == "output":
-            return None
+            return []
         if shows_memory(user):
             stack.extend(user.users)
         elif not recipe.is_constant(user):
             readers.append(user)
     return readers
-
-
-def _worth(node: fx.Node, readers: list[fx.Node]) -> bool:
-    size, operands = node.meta["val"].numel(), sum(n.meta["val"].numel() for n in node.all_input_nodes)
-    if not readers or size > _GROWTH * operands + _SMALL:
-        return False
-    return size <= _SMALL or any(reader.target in _LIBRARY for reader in readers)

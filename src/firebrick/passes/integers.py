@@ -286,22 +286,9 @@ def _rows(x: Any, at: fx.Node) -> _Quantized | None:
     q = _quantized(x)
     if q is None:
         return None
-    lead = q.node.meta["val"].shape[:-1]
-
-    def part(value: Any) -> Any:
-        """A number as [1, 1], or one a row as [rows, 1]."""
-        if not isinstance(value, fx.Node):
-            return value
-        sizes = value.meta["val"].shape
-        if all(n == 1 for n in sizes):
-            return emit(at, aten.reshape.default, value, [1, 1])
-        return emit(at, aten.reshape.default, value, [shape[0], 1]) if sizes == (*lead, 1) else None
-
+    values = _parts(q, [(*q.node.meta["val"].shape[:-1], 1)], [-1, 1], at)
     same = q.node.meta["val"].shape == shape
-    values = part(q.point), part(q.scale)
-    if None in values:
-        return None
-    return _Quantized(q.node if same else emit(at, aten.reshape.default, q.node, list(shape)), *values)
+    return values and _Quantized(q.node if same else emit(at, aten.reshape.default, q.node, list(shape)), *values)
 
 
 def _columns(weight: Any) -> _Quantized | None:
@@ -314,16 +301,17 @@ def _columns(weight: Any) -> _Quantized | None:
     first = turned or len(shape) > 2
     outer = shape[0 if first else 1]
     allowed = [(outer, *[1] * (len(shape) - 1))] if first else [(1, outer), (outer,)]
+    values = _parts(q, allowed, [-1], weight)
+    return values and _Quantized(emit(weight, aten.t.default, q.node) if turned else q.node, *values)
 
-    def part(value: Any) -> Any:
-        if not isinstance(value, fx.Node):
-            return value
-        sizes = tuple(value.meta["val"].shape)
-        if math.prod(sizes) != 1 and sizes not in allowed:
-            return None
-        return emit(weight, aten.reshape.default, value, [-1])
 
-    values = part(q.point), part(q.scale)
-    if None in values:
-        return None
-    return _Quantized(emit(weight, aten.t.default, q.node) if turned else q.node, *values)
+def _parts(q: _Quantized, allowed: list[Any], shape: list[int], at: fx.Node) -> Any:
+    """Point and scale in a shape: numbers, or tensors of one element or of these sizes; None for others."""
+    values: list[Any] = [q.point, q.scale]
+    for i, value in enumerate(values):
+        if isinstance(value, fx.Node):
+            sizes = tuple(value.meta["val"].shape)
+            if any(n != 1 for n in sizes) and sizes not in allowed:
+                return None
+            values[i] = emit(at, aten.reshape.default, value, shape)
+    return values

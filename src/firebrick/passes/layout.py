@@ -27,7 +27,7 @@ def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor
     moved: dict[fx.Node, Any] = dict(changed)
     for node in list(gm.graph.nodes):
         if node.op == "output":
-            _restore(gm, node, moved)
+            _give_before(gm, node, moved)
         elif node.op == "call_function" and node not in moved and any(n in moved for n in node.all_input_nodes):
             _recompute(gm, node, moved)
 
@@ -49,19 +49,25 @@ def check_layouts(gm: fx.GraphModule) -> None:
             raise InternalError(f"{node.name} lies as {laid_out(value)}, its value says {laid_out(node.meta['val'])}")
 
 
+def _give_before(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> None:
+    """Have a node read what it did."""
+    for source in [n for n in node.all_input_nodes if isinstance(moved.get(n), torch.Tensor)]:
+        node.replace_input_with(source, _as_before(gm, source, moved[source], node))
+
+
 def _recompute(gm: fx.GraphModule, node: fx.Node, moved: dict[fx.Node, Any]) -> None:
     before = node.meta["val"]
     if _sees_memory(node):
-        for source in node.all_input_nodes:
-            if source in moved and isinstance(moved[source], torch.Tensor):
-                node.replace_input_with(source, _as_before(gm, source, moved[source], node))
+        _give_before(gm, node, moved)
         return
     try:
         after = _run(node)
     except (RuntimeError, ValueError):
         for source in node.all_input_nodes:
             if source in moved:
-                node.replace_input_with(source, _contiguous(gm, source, node))
+                copy = _as_before(gm, source, None, node, memory_format=torch.contiguous_format)
+                copy.meta["val"] = _run(copy)
+                node.replace_input_with(source, copy)
         after = _run(node)
     if laid_out(after) != laid_out(before):
         node.meta["val"] = after
@@ -76,13 +82,6 @@ def _run(node: fx.Node) -> Any:
         raise LoweringError(f"{node.name} has no fake value among its arguments")
     with mode, torch.no_grad():
         return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def _restore(gm: fx.GraphModule, output: fx.Node, moved: dict[fx.Node, Any]) -> None:
-    for node in output.all_input_nodes:
-        if node not in moved or not isinstance(moved[node], torch.Tensor):
-            continue
-        output.replace_input_with(node, _as_before(gm, node, moved[node], output))
 
 
 def _sees_memory(node: fx.Node) -> bool:
@@ -104,12 +103,6 @@ def _as_before(gm: fx.GraphModule, node: fx.Node, value: Any, user: fx.Node, **h
     with gm.graph.inserting_before(user):
         copy = gm.graph.call_function(aten.clone.default, (node,), how)
     copy.meta = {"val": value, "stack": node.meta.get("stack", ())}
-    return copy
-
-
-def _contiguous(gm: fx.GraphModule, node: fx.Node, before: fx.Node) -> fx.Node:
-    copy = _as_before(gm, node, None, before, memory_format=torch.contiguous_format)
-    copy.meta["val"] = _run(copy)
     return copy
 
 

@@ -75,9 +75,8 @@ def fuse_qkv(model: nn.Module, sample: Sample, *, tolerance: float = 1e-4) -> Sw
     before = [tensors_of(call_with(model, sample))]
     flow = watch(model, sample, lambda m: type(m) is nn.Linear)
     groups: dict[tuple[str, int, bool], dict[str, nn.Linear]] = defaultdict(dict)
-    for name, module in flow.calls:
-        assert isinstance(module, nn.Linear)
-        if flow.once(name):
+    for name, module in model.named_modules():
+        if type(module) is nn.Linear and flow.once(name):
             key = (name.rpartition(".")[0], flow.inputs[name][0], module.bias is not None)
             groups[key][name] = module
     for members in groups.values():
@@ -128,7 +127,6 @@ def quantize_linear(
         smallest: layers with fewer inputs or outputs stay.
         skip: names of layers that stay.
     """
-
     names = {name for name, layer in _layers(model, smallest, skip).items() if type(layer) is nn.Linear}
     return swap(model, lambda name, _: name in names, lambda layer: Int8Linear(layer), samples=samples, exact=False)
 

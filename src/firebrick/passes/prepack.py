@@ -28,7 +28,7 @@ from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
-from firebrick.passes.alone import Choose, alone
+from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.integers import as_float32
 from firebrick.passes.layout import laid_out
 from firebrick.passes.recipe import RecipeBuilder, emit
@@ -121,12 +121,9 @@ def _rewrite(graph: AtenGraph, form_of: Callable[[fx.Node, RecipeBuilder], Choic
                 node, changed = as_float32(node), True
                 form = form_of(node, recipe)
             if form.name not in ("call", "wide"):
-                if form.name not in _PACKS and node.meta["val"].dtype is torch.bfloat16:
-                    _widen(node, recipe, form)
-                else:
-                    packed, before = _pack(node, recipe, form)
-                    if laid_out(packed.meta["val"]) != laid_out(before):
-                        moved[packed] = before
+                packed, before = _pack(node, recipe, form)
+                if laid_out(packed.meta["val"]) != laid_out(before):
+                    moved[packed] = before
                 changed = True
     return recipe.finish(moved) if changed else graph
 
@@ -167,18 +164,14 @@ def _calls_of(node: fx.Node, choice: Choice) -> int:
 def _followed(node: fx.Node, choice: Choice) -> list[fx.Node]:
     """A matmul and what follows it in one kernel."""
     addition, _, tail, _ = _ends(node, choice)
-    last = tail or addition or node
-    chain = [node]
-    while chain[-1] is not last:
-        chain.append(next(iter(chain[-1].users)))
-    return chain
+    return chain(node, tail or addition or node)
 
 
 def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, torch.Tensor]:
     """The call in place of a matmul and what follows it, and the value that it replaces, which may lie otherwise: what
     is added has decided how the sum lay."""
     bias, x, weight = _factors(node)
-    graph = recipe.aten.gm.graph
+    graph, half = recipe.aten.gm.graph, node.meta["val"].dtype is torch.bfloat16
     addition, other, tail, fused = _ends(node, form)
     last = node if addition is None else addition
     if other is not None:
@@ -192,7 +185,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     elif form.name not in _PACKS:
         target = linear_op
         read = _in_panels(weight, recipe, node, form) if form.name == "ahead" else without_gaps(weight, recipe, node)
-        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *_named(form))
+        bias = _wide_bias(bias, recipe, node) if half else bias
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *([form.name] * (form.name != "own")))
     else:
         rows = x.meta["val"].shape[0]
         source = _source(weight, recipe)
@@ -200,7 +194,10 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         pack = recipe.call(f"{source.name}_{form.name}", reorder, source, rows, like=source.meta["val"])
         read = recipe.use(pack, node)
         if form.name == "mkl":  # the weight itself is for other numbers of rows
-            target, args = mkl._mkl_linear.default, (x, read, _turned(weight, recipe, node), bias, rows)
+            target, args = (
+                mkl._mkl_linear.default,
+                (x, read, emit(node, aten.t.default, readable(weight, recipe, node)), bias, rows),
+            )
         elif other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
@@ -211,7 +208,12 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     call.meta = dict(node.meta)
     if addition is not None:
         absorb(call, [addition])
-    result, before = _viewed(graph, call, last, last), last.meta["val"]
+    result = call
+    if half and target is linear_op:  # its results are float32, and loops round them
+        with node.meta["val"].fake_mode:
+            call.meta["val"] = node.meta["val"].float()
+        result = emit(last, aten._to_copy.default, call, dtype=torch.bfloat16)
+    result, before = _viewed(graph, result, last, last), last.meta["val"]
     last.replace_all_uses_with(result)
     graph.erase_node(last)
     if tail is not None:
@@ -221,46 +223,12 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
     return result, before
 
 
-def _widen(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> None:
-    """A product of bfloat16 factors in float32, with a constant bias and an activation; loops round."""
-    bias, x, weight = _factors(node)
-    graph = recipe.aten.gm.graph
-    inside = bias is not None and recipe.is_constant(bias)
-    tail, fused = _activation(node, form) if bias is None or inside else (None, NO_POST_OP)
-    wide_bias = _wide_bias(bias, recipe, node) if inside else None
-    read = without_gaps(weight, recipe, node)
-    with graph.inserting_before(node):
-        product = graph.call_function(
-            linear_op, (x, read, None, wide_bias, None, fused.attr, list(fused.scalars), *_named(form))
-        )
-        val = node.meta["val"]
-        with val.fake_mode:
-            product.meta = {**node.meta, "val": val.float()}
-        if bias is not None and not inside:
-            summed = graph.call_function(aten.add.Tensor, (product, bias))
-            summed.meta = dict(product.meta)
-            product = summed
-        rounded = graph.call_function(aten._to_copy.default, (product,), {"dtype": torch.bfloat16})
-    rounded.meta = dict(node.meta)
-    node.replace_all_uses_with(rounded)
-    graph.erase_node(node)
-    if tail is not None:
-        absorb(product, [tail])
-        tail.replace_all_uses_with(tail.args[0])  # type: ignore[arg-type]
-        graph.erase_node(tail)
-
-
 def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> fx.Node | None:
     """A bias as float32."""
     if bias is None or not recipe.is_constant(bias):
         return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
     wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
     return recipe.use(wide, before)
-
-
-def _named(form: Choice) -> list[str]:
-    """The argument that names a kernel's form; what the kernel would take anyway has no name."""
-    return [form.name] if form.name != "own" else []
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
@@ -370,8 +338,3 @@ def _in_panels(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node, form: Ch
     pixels = recipe.call(f"{source.name}_pixels", aten.reshape.default, source, [*source.meta["val"].shape, 1, 1])
     packed = recipe.call(f"{source.name}_panels", pack_convolution_op, pixels, form.options["columns"])
     return recipe.use(packed, before)
-
-
-def _turned(weight: fx.Node, recipe: RecipeBuilder, before: fx.Node) -> fx.Node:
-    """A weight as [outer, inner] where it lies."""
-    return emit(before, aten.t.default, readable(weight, recipe, before))

@@ -128,7 +128,7 @@ def emit(before: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         call = before.graph.call_function(target)
     call.args, call.kwargs = args, kwargs
     fakes = fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-    with before.meta["val"].fake_mode, torch.no_grad():
+    with next(n.meta["val"].fake_mode for n in args if isinstance(n, fx.Node)), torch.no_grad():
         call.meta = {**before.meta, "val": target(*fakes[0], **fakes[1])}
     return call
 

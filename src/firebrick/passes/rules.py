@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from firebrick.extend import Rule, graph_pass, registry, rule
 from firebrick.ir.graph.calls import call_of, value_of
 from firebrick.ir.index.sizes import size_of
+from firebrick.passes.training_images import images_last
 
 aten = torch.ops.aten
 
@@ -68,20 +69,19 @@ def _smaller_query(x: Tensor, y: Tensor, c: float) -> bool | str:
     return (c != 0 and x.shape[-1] < y.shape[-2]) or "the query is not smaller than the scores"
 
 
+def _into_linear(word: str, by: Callable[[Any, Any], Any], where: Any = None) -> Rule:
+    before, after = lambda x, w, b, c: by(F.linear(x, w, b), c), lambda x, w, b, c: F.linear(x, by(w, c), by(b, c))
+    return _rule(f"fold_{word}_into_linear", before, after, "w", "b", where=where)
+
+
+def _into_query(word: str, by: Callable[[Any, Any], Any]) -> Rule:
+    before, after = lambda x, y, c: by(x @ y.transpose(-1, -2), c), lambda x, y, c: by(x, c) @ y.transpose(-1, -2)
+    return _rule(f"fold_{word}_into_query", before, after, where=_smaller_query)
+
+
 FOLD_INTO_MATMUL = (
-    _rule(
-        "fold_div_into_linear",
-        lambda x, w, b, c: F.linear(x, w, b) / c,
-        lambda x, w, b, c: F.linear(x, w / c, b / c),
-        *("w", "b"),
-        where=_not_zero,
-    ),
-    _rule(
-        "fold_mul_into_linear",
-        lambda x, w, b, c: F.linear(x, w, b) * c,
-        lambda x, w, b, c: F.linear(x, w * c, b * c),
-        *("w", "b"),
-    ),
+    _into_linear("div", operator.truediv, _not_zero),
+    _into_linear("mul", operator.mul),
     _rule(
         "fold_add_into_linear",
         lambda x, w, b, c: F.linear(x, w, b) + c,
@@ -96,18 +96,8 @@ FOLD_INTO_MATMUL = (
         where=_not_zero,
     ),
     _rule("fold_div_into_matmul", lambda x, w, c: (x @ w) / c, lambda x, w, c: x @ (w / c), "w", where=_not_zero),
-    _rule(
-        "fold_mul_into_query",
-        lambda x, y, c: (x @ y.transpose(-1, -2)) * c,
-        lambda x, y, c: (x * c) @ y.transpose(-1, -2),
-        where=_smaller_query,
-    ),
-    _rule(
-        "fold_div_into_query",
-        lambda x, y, c: (x @ y.transpose(-1, -2)) / c,
-        lambda x, y, c: (x / c) @ y.transpose(-1, -2),
-        where=_smaller_query,
-    ),
+    _into_query("mul", operator.mul),
+    _into_query("div", operator.truediv),
 )
 """linear(x, w, b) / c -> linear(x, w / c, b / c) and its kin; weights must be constants, so that it costs nothing"""
 
@@ -223,6 +213,8 @@ def _source(name: str, arguments: dict[str, Any]) -> Any:
         return source if name != "permute" or list(arguments["dims"]) == sorted(arguments["dims"]) else None
     if name == "dropout":
         return source if arguments.get("train") is False or arguments.get("p") == 0 else None
+    if name == "constant_pad_nd":
+        return None if any(arguments["pad"]) else source
     parts = arguments.get("tensors", ()) if name == "cat" else ()
     return parts[0] if isinstance(parts, (tuple, list)) and len(parts) == 1 else None
 
@@ -250,24 +242,21 @@ def _drop_noops(gm: fx.GraphModule) -> bool:
 
 
 remove_noops = graph_pass(_drop_noops, name="remove_noops", level="aten", atomic=True, fixed=True)
-"""x + 0, x * 1, a view of the same shape, a cast to the same dtype, a slice of all, cat of one -> x.
+"""x + 0, x * 1, a view of the same shape, a cast to the same dtype, a slice of all, no padding, cat of one -> x.
 
 Graphs at this level are functional, so a value may stand for its copy; outputs keep theirs.
 """
 
 
 def _drop_dropout(gm: fx.GraphModule) -> bool:
-    changed = False
-    for node in list(gm.graph.nodes):
-        call = call_of(node)
-        if call is None or call.name != "dropout" or call.arguments.get("inplace"):
-            continue
-        source = call.arguments.get("self")
-        if isinstance(source, fx.Node) and (call.arguments.get("train") is False or call.arguments.get("p") == 0):
+    count = len(gm.graph.nodes)
+    for node, call in [(node, call_of(node)) for node in gm.graph.nodes]:
+        plain = call is not None and call.name == "dropout" and not call.arguments.get("inplace")
+        source = _source("dropout", call.arguments) if plain else None  # type: ignore[union-attr]
+        if isinstance(source, fx.Node):
             node.replace_all_uses_with(source)
             gm.graph.erase_node(node)
-            changed = True
-    return changed
+    return len(gm.graph.nodes) < count
 
 
 remove_torch_noops = graph_pass(_drop_dropout, name="remove_inactive_dropout", level="torch", atomic=True, fixed=True)
@@ -276,11 +265,14 @@ remove_torch_noops = graph_pass(_drop_dropout, name="remove_inactive_dropout", l
 for _step in (*ATTENTION, *MERGE_LINEARS):
     _step.after = ("remove_inactive_dropout",)
 
-SHIPPED = (remove_torch_noops, *GELU, *ATTENTION, *FOLD_INTO_MATMUL, *MERGE_LINEARS, *ADDCDIV, *ADD_RELU, remove_noops)
+SHIPPED = (
+    *(remove_torch_noops, *GELU, *ATTENTION, *FOLD_INTO_MATMUL, *MERGE_LINEARS, *ADDCDIV, *ADD_RELU),
+    *(images_last, remove_noops),
+)
 """All of them, in order."""
-ON = frozenset({"remove_noops", "remove_inactive_dropout", "attention_div", "attention_mul"})
+ON = frozenset({"remove_noops", "remove_inactive_dropout", "attention_div", "attention_mul", "images_last"})
 """Names of those that run in every compile. With a mask, rows that are masked as a whole would come out otherwise."""
-ROUNDING = frozenset({"attention_div", "attention_mul"})
+ROUNDING = frozenset({"attention_div", "attention_mul", "images_last"})
 """Those of `ON` that change the rounding: left out under numerics="eager"."""
 
 for _step in SHIPPED:
