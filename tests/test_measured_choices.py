@@ -20,6 +20,7 @@ from firebrick.targets.cpu.choices import BROAD, COLUMNS
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.cpu_target import CpuTarget, detect
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
+from firebrick.targets.cpu.matmul_kernel import REGISTERS, vectors_ahead
 from firebrick.targets.cpu.matmul_probe import MatmulProbe
 from firebrick.targets.cpu.measured_runs import attended
 
@@ -230,7 +231,8 @@ def test_functions_of_any_shape_compute_the_same_as_the_library(cache, tmp_path)
             weight = torch.randn(outer, inner).t() if turned else torch.randn(inner, outer)
             probe.run(probe.plan(form, (rows, inner, outer), turned), (x, weight, bias), out)()
             torch.testing.assert_close(out, torch.addmm(bias, x, weight), atol=1e-4, rtol=1e-4)
-        packed = pack_convolution_op(weight.t()[:, :, None, None], target.vector_bytes // 2)
+        width = vectors_ahead(REGISTERS[target.vector_bytes]) * target.vector_bytes // 4
+        packed = pack_convolution_op(weight.t()[:, :, None, None], width)
         probe.run(probe.plan("ahead", (rows, inner, outer), True), (x, packed, bias), out)()
         torch.testing.assert_close(out, torch.addmm(bias, x, weight), atol=1e-4, rtol=1e-4)
 

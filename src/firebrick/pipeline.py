@@ -56,7 +56,7 @@ from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.program import LoopProgram
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes import branches, cuda_search, tuning
-from firebrick.passes.alone import subjects_in
+from firebrick.passes.alone import subject_of
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
 from firebrick.targets.by_device import find_targets, measures
@@ -548,7 +548,8 @@ class _Compile:
         whole = "\n".join([place, *ground.values()])
         if config.autotune:
             return tuning.Tuner(build, runtime.load, fetch, whole)
-        calls, rest = division_of(subjects_in(aten.gm.graph), len(repeat.numbers) if repeat is not None else 4)
+        subjects = [subject for node in aten.gm.graph.nodes if (subject := subject_of(node)) is not None]
+        calls, rest = division_of(subjects, len(repeat.numbers) if repeat is not None else 4)
         kept = [t.prepare([c for c in calls if c[1][0].device.type == n], config) for n, t in self.targets.items()]
         return tuning.Tuner(build, runtime.load, fetch, whole, measured, rest, kept)
 

@@ -72,11 +72,6 @@ def subject_of(node: Any) -> Subject | None:
     return None if op is None else (op, tuple(arg.meta["val"] for arg in node.args[-2:]))
 
 
-def subjects_in(graph: fx.Graph) -> list[Subject]:
-    """What may be measured of a graph's calls."""
-    return [subject for node in graph.nodes if (subject := subject_of(node)) is not None]
-
-
 def text_of(part: AtenGraph) -> str:
     """What is equal for equal parts."""
     lines = []

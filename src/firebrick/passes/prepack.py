@@ -1,7 +1,7 @@
 """Matmuls by constant weights: kernels of our own, which read a weight where it is.
 
 addmm(bias, x, t(W)) + other; relu   ->   firebrick::linear(x, t(W), None, bias, other, "relu", [])
-or, on pack_convolution(W, columns):      firebrick::linear(x, packed, None, bias, other, "relu", [], "ahead")
+or, on pack_convolution(W, columns):      firebrick::linear(x, packed, None, bias, other, "relu", [], "ahead", outer)
 
 So are matmuls by constant bfloat16 weights of few rows, or where oneDNN has none: sums are float32 and rounded once, by
 the loops that follow. With instructions for bfloat16 they are firebrick::panel_product on pack_panels(t(W)), which
@@ -184,9 +184,11 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         args = (x, recipe.use(pack, node), *ends)
     elif form.name not in _PACKS:
         target = linear_op
-        read = _in_panels(weight, recipe, node, form) if form.name == "ahead" else without_gaps(weight, recipe, node)
+        ahead = [weight.meta["val"].shape[1]] if form.name == "ahead" else []
+        read = _in_panels(weight, recipe, node, form) if ahead else without_gaps(weight, recipe, node)
         bias = _wide_bias(bias, recipe, node) if half else bias
-        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *([form.name] * (form.name != "own")))
+        named = [form.name] * (form.name != "own")
+        args = (x, read, None, bias, other, fused.attr, list(fused.scalars), *named, *ahead)
     else:
         rows = x.meta["val"].shape[0]
         source = _source(weight, recipe)

@@ -31,15 +31,17 @@ def _linear(
     attr: str,
     scalars: Sequence[float],
     form: str = "own",
+    outer: int = 0,
 ) -> torch.Tensor:
     """x [rows, inner] by weight [inner, outer], times scale [outer], plus bias [outer], plus other [rows, outer].
 
     Factors are float32, or bfloat16 without what is added; the result and all else are float32. Without scale, bias and
     other there may be many products: x [batch, rows, inner] by weight [batch, inner, outer].
-    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`; "ahead": weight [panels, 1, 1, inner, columns].
+    form: of the kernel, see `firebrick.targets.cpu.matmul_kernel`. "ahead": weight [panels, 1, 1, inner, columns], the
+    first `outer` of whose columns are meant.
     """
     x, weight = x.float(), weight.float()
-    weight = weight[:, 0, 0].movedim(0, 1).flatten(1) if form == "ahead" else weight
+    weight = weight[:, 0, 0].movedim(0, 1).flatten(1)[:, :outer] if form == "ahead" else weight
     if scale is not None:
         result = torch.mm(x, weight) * scale
         result = result if bias is None else result + bias
@@ -51,7 +53,7 @@ def _linear(
 
 linear_op: Any = define(
     "linear(Tensor x, Tensor weight, Tensor? scale, Tensor? bias, Tensor? other, str attr, float[] scalars, "
-    "str form='own') -> Tensor",
+    "str form='own', int outer=0) -> Tensor",
     _linear,
     out=True,
 )

@@ -16,6 +16,7 @@ import torch
 from firebrick.targets.base import CALL, Choice
 from firebrick.targets.cpu.attention_kernel import WIDEST
 from firebrick.targets.cpu.epilogue import ACTIVATIONS
+from firebrick.targets.cpu.matmul_kernel import REGISTERS, vectors_ahead
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, VNNI, VNNI_LEVELS
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
         choices.append(Choice("wide", _PACKED))
     elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
-        (inner, outer), width = args[1].shape, target.vector_bytes // 2
-        if inner >= width and outer % width == 0:  # whole panels, of two vectors each
+        width = vectors_ahead(REGISTERS[target.vector_bytes]) * target.vector_bytes // 4
+        if min(args[1].shape) >= width:
             choices.append(Choice("ahead", _AHEAD, _WRITTEN, options={"columns": width}))
     return tuple(sorted(choices, key=lambda c: c.cost))
 

@@ -89,9 +89,8 @@ class CpuTarget(Target):
 
     def prepare(self, calls: Iterable[tuple[str, tuple[Any, ...]]], config: Config) -> object:
         """Build the probes that these calls need."""
-        if not self.vector_bytes or self.exact:
-            return None
-        kinds = {kernels for call in calls for kernels in probes_of(self, *call)}
+        some = calls if self.vector_bytes and not self.exact else ()
+        kinds = {kernels for call in some for kernels in probes_of(self, *call)}
         for kind, detail in kinds:
             probe(self, config, kind, detail)
         return evicting() if kinds else None

@@ -87,7 +87,7 @@ the cache that all share. And the size of equal pieces of at most so many produc
 _DRIVER = """\
 template <typename W> using fb_{form}_tile = void (*)({types});
 template <typename W> struct fb_{form}_shape {{
-  int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride, columns, batch, steps[3];
+  int64_t rows, inner, outer, x_stride, k_stride, n_stride, out_stride, other_stride, most, columns, batch, steps[3];
   const fb_{form}_tile<W> *whole, *last;
   void (*pack)(const W*, int64_t, int64_t, int64_t, float*, int64_t, int64_t);
   void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t);
@@ -95,8 +95,8 @@ template <typename W> struct fb_{form}_shape {{
   int64_t tiles, piece, block, row, copied, slot, ahead, step, pitch, row_parts, column_parts, pieces;
 }};
 template <typename W> static constexpr fb_{form}_shape<W> fb_plan_{form}(fb_{form}_shape<W> s, int64_t threads) {{
-  s.tiles = (s.rows - 1) / {most} + 1;
-  const int64_t groups = (s.outer - 1) / s.columns + 1, tallest = s.rows < {most} ? s.rows : {most};
+  s.tiles = (s.rows - 1) / s.most + 1;
+  const int64_t groups = (s.outer - 1) / s.columns + 1, tallest = s.rows < s.most ? s.rows : s.most;
 {plan}
   const bool alone = s.batch * s.rows * s.inner * s.outer <= {serial};
   const double height = (double)s.rows / s.tiles;
@@ -217,7 +217,7 @@ _PLAN_DOTS = """\
 _PLAN_PANELS = """\
   const bool turned = s.n_stride != 1, packed = turned && s.k_stride != 1;
   const bool in_place = !turned && s.tiles == 1 && s.outer % {w} == 0 && sizeof(W) == 4;
-  s.piece = fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
+  s.piece = packed ? {chain} : fb_even(s.inner, in_place ? {piece_in_place} : {piece}, 1);
   const int64_t several = {floats} / (s.columns * s.piece), block = s.columns * (several > 1 ? several : 1);
   const bool lines = turned || in_place || s.tiles * (block / s.columns) * ((s.piece - 1) / {chain} + 1) < s.piece;
   s.block = in_place ? groups * s.columns : block;
@@ -280,8 +280,8 @@ class Linear:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
         inner, outer = map(as_int, weight.shape[-2:])
         strides = [as_int(s) if n > 1 else 1 for s, n in zip(weight.strides[-2:], (inner, outer), strict=True)]
-        if forms == ["ahead"]:
-            outer, strides = as_int(weight.shape[0]) * outer, [outer, inner]
+        if forms[:1] == ["ahead"]:
+            outer, strides = int(str(forms[1])), [outer, inner]
         elif 1 not in strides:
             raise LoweringError(f"{call.op} has a weight with gaps")
         varies = len(x.shape) == 2 and bool(x.shape[0].terms)
@@ -339,12 +339,12 @@ class Linear:
         if form == "panels":
             makes = panels(unit, lanes, panel_floats(unit.target.cache), self.weight[2] != 1)
             pack = "nullptr" if self.form == "ahead" else f"{makes}<{self.type}>"
-        self._driver(unit, form, lanes, len(whole) - 1)
+        self._driver(unit, form, lanes)
         done = "nullptr"
         if self.attr != "none" or offsets != (None, None, None):
             done = finish(unit, lanes, self.attr, self.scalars)
         strides = (self.x[1], *self.weight[1:], self.out_stride, self.other[1] if self.other else 0)
-        numbers = ", ".join(map(str, (self.inner, self.outer, *strides, columns, *self.batch)))
+        numbers = ", ".join(map(str, (self.inner, self.outer, *strides, len(whole) - 1, columns, *self.batch)))
         texts = {"name": name, "form": form, "type": self.type, "pack": pack, "finish": done, "numbers": numbers}
         texts |= {"tiles": tiles.format(name), "whole": ", ".join(whole), "other": ", ".join(other)}
         known = ("static constexpr", "nullptr", self.rows) if self.rows else ("const", "sizes", "sizes[0]")
@@ -353,8 +353,9 @@ class Linear:
 
     def _points(self, unit: Unit, lanes: int, registers: int, form: str) -> Points:
         """Which tiles a call takes and of how many columns, in C++, and two tables of tiles by their rows: of 8 columns
-        and of 4, or of two vectors and of what is left of the columns."""
-        most = (registers - 1) // 5 if form == "dots" else min(MOST_ROWS, (registers - 3) // 2)
+        and of 4, or of two or more vectors and of what is left of the columns, two vectors where they vary."""
+        vectors = vectors_ahead(registers) if self.form == "ahead" else 2
+        most = (registers - 1) // 5 if form == "dots" else min(MOST_ROWS, (registers - 1 - vectors) // vectors)
         heights, few = range(1, most + 1), self.rows and 9 * self.rows < registers
         if self.rows:
             tiles = -(-self.rows // most)
@@ -371,17 +372,17 @@ class Linear:
             both = table(partial(dots, columns=8), wide), table(partial(dots, columns=4), () if few else heights)
             taken = f"rows * 9 < {registers} ? {{0}}_whole : {{0}}_other"
             return f"{taken}, {taken}", f"rows * 9 < {registers} ? 8 : 4", *both
-        left = self.outer % (2 * lanes) if isinstance(self.outer, int) else 0
+        left = self.outer % (vectors * lanes) if isinstance(self.outer, int) else (vectors - 2) * lanes
         last = {"vectors": -(-left // lanes), "last": (left - 1) % lanes + 1}
-        whole = table(partial(tile, unit, lanes, vectors=2, last=lanes), () if left == self.outer else heights)
+        whole = table(partial(tile, unit, lanes, vectors=vectors, last=lanes), () if left == self.outer else heights)
         return (
             "{0}_whole, {0}_other",
-            str(2 * lanes),
+            str(vectors * lanes),
             whole,
             table(partial(tile, unit, lanes, **last), heights if left else ()),
         )
 
-    def _driver(self, unit: Unit, form: str, lanes: int, most: int) -> None:
+    def _driver(self, unit: Unit, form: str, lanes: int) -> None:
         """What all matmuls of a form have in common."""
         facts = {"w": lanes, "chain": CHAIN, "row": ROW}
         if form == "dots":
@@ -390,7 +391,7 @@ class Linear:
             facts |= {"piece_in_place": _IN_PLACE, "piece": _PANEL}
             facts |= {"floats": panel_floats(unit.target.cache)}
         plan, pack, calls = (text.format(**facts) for text in _TEXTS[form])
-        fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes, "most": most}
+        fields = {"form": form, "types": POINTS[form], "v": unit.vector("f32", lanes), "w": lanes}
         fields |= {"serial": SERIAL, "pieces": _PIECES, "piece_columns": _PIECE_COLUMNS}
         unit.helpers.setdefault("fb_grid", PLANS)
         text = _DRIVER.format(**fields, loops=_LOOPS[form], plan=plan, pack=pack, calls=calls)
@@ -432,6 +433,12 @@ def form_of(form: Any, rows: int, inner: int, along: bool) -> str:
     if form not in ("dots", "panels", "ahead") or (form == "dots" and not along):
         raise LoweringError(f"{OP} has no form {form} for this weight")
     return str(form)
+
+
+def vectors_ahead(registers: int) -> int:
+    """Vectors of a panel that is made ahead of time: six rows by four load ten times for 24 products, as many rows by
+    two as there are registers for 16 times for 28."""
+    return 4 if registers == REGISTERS[64] else 2
 
 
 def panel_floats(cache: int) -> int:

@@ -18,7 +18,7 @@ from firebrick.config import Config
 from firebrick.runtime.build import build
 from firebrick.runtime.cache import DiskCache, make_key
 from firebrick.targets.cpu.attention_kernel import Attention
-from firebrick.targets.cpu.matmul_kernel import Linear, form_of
+from firebrick.targets.cpu.matmul_kernel import REGISTERS, Linear, form_of, vectors_ahead
 from firebrick.targets.cpu.panel_kernel import PanelProduct
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import flags_of, unit_text
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Plan = tuple[str, tuple[int, ...]]
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_KINDS = ("dots", "ahead"), ("panels", "copied", "attention")
+"""The kernels of each unit, of which "copied" has panels of a weight whose columns lie side by side."""
 _SIZES: Any = [f"sizes[{i}]" for i in range(26)]
 _PLACES = tuple(tuple(_SIZES[i : i + 4]) for i in range(5, 25, 4))
 _ATTENTION = Attention(tuple(_SIZES[:5]), _PLACES, 0.125, _SIZES[25] + " != 0")
@@ -62,28 +64,26 @@ def kernel_probe(target: CpuTarget, config: Config, shape: PanelProduct) -> Call
 
 
 class MatmulProbe:
-    """The kernels of one machine for factors of one dtype, and of attention, whose tiles are those of panels. half:
-    bfloat16."""
+    """The kernels of one machine for factors of one dtype, and of attention. half: bfloat16."""
 
     def __init__(self, target: CpuTarget, config: Config, half: bool) -> None:
         self.target, self.lanes = target, max(target.vector_bytes // 4, 4)
+        width = vectors_ahead(REGISTERS.get(target.vector_bytes, 16)) * self.lanes
         inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
-        weights = {"panels": (0, 1, inner), "copied": (0, outer, 1), "ahead": (0, 2 * self.lanes, inner)}
+        strides = {"copied": (0, outer, 1), "ahead": (0, width, inner)}
 
-        def shape(form: str, weight: Any) -> Linear:
-            ends: Any = (None, 0, None, outer, "none", (), form, half, tuple(batch))
-            return Linear(0, inner, outer, (0, inner), weight, *ends)  # type: ignore[arg-type]
+        def shape(kind: str) -> Linear | Attention:
+            ends: Any = ("none", (), "panels" if kind == "copied" else kind, half, tuple(batch))
+            numbers: Any = (0, inner, outer, (0, inner), strides.get(kind, (0, 1, inner)), None, 0, None, outer)
+            return _ATTENTION if kind == "attention" else Linear(*numbers, *ends)
 
-        parts: list[dict[str, Any]] = [{"dots": shape("dots", weights["panels"])}]
-        parts.append({form: shape("panels", weight) for form, weight in weights.items()})
-        parts[1] |= {} if half else {"attention": _ATTENTION}
         units = []
-        for part in parts:
-            unit, names = Unit(target), [f"fb_probe_{kind}" for kind in part]
-            units.append((unit_text(unit, [s.text(unit, n) for s, n in zip(part.values(), names, strict=True)]), names))
+        for kinds in (_KINDS[0], _KINDS[1][: 2 if half else 3]):
+            unit, names = Unit(target), [f"fb_probe_{kind}" for kind in kinds]
+            units.append((unit_text(unit, [shape(k).text(unit, n) for k, n in zip(kinds, names, strict=True)]), names))
         self.libraries = probe_libraries(target, config, *units)
-        pairs = zip(self.libraries, parts, strict=True)
-        self.calls = {kind: _CALL(lib.symbol(f"fb_probe_{kind}")) for lib, part in pairs for kind in part}
+        pairs = [(lib, name) for lib, (_, names) in zip(self.libraries, units, strict=True) for name in names]
+        self.calls = {name.removeprefix("fb_probe_"): _CALL(lib.symbol(name)) for lib, name in pairs}
 
     def rounded(self, inner: int, outer: int) -> tuple[int, int]:
         """The next sizes for which no tile has lanes left over."""

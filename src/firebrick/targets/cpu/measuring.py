@@ -72,7 +72,6 @@ _RUNS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 """Op -> its forms and what runs each, given the target, settings, forms and arguments."""
 
-
 _evicting: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
 
