@@ -11,25 +11,25 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 75_236
+PACKAGE_LINES = 74_955
 FOLDER_LINES = {
     "": 1_708,
-    "api": 2_838,
-    "backends": 1_387,
-    "capture": 23_422,
-    "extend": 2_656,
-    "fakes": 3_240,
-    "fuse": 1_891,
-    "host": 468,
-    "ir": 5_314,
-    "lower": 3_865,
+    "api": 2_810,
+    "backends": 1_357,
+    "capture": 23_388,
+    "extend": 2_633,
+    "fakes": 3_218,
+    "fuse": 1_887,
+    "host": 467,
+    "ir": 5_257,
+    "lower": 3_847,
     "native": 6_036,
     "passes": 3_090,
-    "runtime": 2_204,
-    "targets": 7_449,
-    "tools": 3_811,
+    "runtime": 2_197,
+    "targets": 7_420,
+    "tools": 3_780,
     "torchscript": 1_178,
-    "trace": 4_805,
+    "trace": 4_790,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
@@ -41,7 +41,7 @@ CUDA = [
     *PACKAGE.glob("passes/cuda_*"),
     *PACKAGE.glob("lower/cuda_*"),
 ]
-CUDA_LINES = 5_426
+CUDA_LINES = 5_376
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

@@ -7,7 +7,7 @@ pytest.importorskip("tvm")
 import tvm
 from tvm import relax, s_tir
 
-from firebrick.backends.tvm_schedule import scheduled
+from firebrick.backends.tvm import scheduled
 
 
 def _module(build):

@@ -10,8 +10,7 @@ from python_target import PythonTarget
 from tests.ir.interp import run
 
 import firebrick
-from firebrick.backends.engines import engine_backend
-from firebrick.backends.loops import LoopCompiler, compile_placed
+from firebrick.backends.engines import LoopCompiler, compile_placed, engine_backend
 from firebrick.config import Config
 from firebrick.extend import Refused, Templates
 from firebrick.ir.loops.scalar_ops import SCALAR_OPS

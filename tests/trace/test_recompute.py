@@ -14,7 +14,7 @@ from torch import nn
 
 from firebrick import trace
 from firebrick.errors import PassError
-from firebrick.trace.maxflow import INFINITE, Network
+from firebrick.trace.recompute import INFINITE, Network
 
 
 def saved(fn: Any, *inputs: torch.Tensor, choose: Any = trace.min_cut) -> tuple[list[str], int]:

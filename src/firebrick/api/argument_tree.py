@@ -58,13 +58,13 @@ def read(tree: Sequence[Any], tensors: Callable[[int], Any], *, dicts: bool = Fa
 
     if kind in _READERS:
         return _READERS[kind](content, inner, tensors)
-    held = {name: inner(item) for name, item in content}
+    fields = {name: inner(item) for name, item in content}
     try:
-        return attrgetter(tree[2])(importlib.import_module(tree[1]))(**held)
+        return attrgetter(tree[2])(importlib.import_module(tree[1]))(**fields)
     except (ImportError, AttributeError):
         if not dicts:
             raise
-        return held
+        return fields
 
 
 _READERS: Mapping[str, Callable[..., Any]] = {

@@ -101,7 +101,7 @@ def save(compiled: Any, path: str | Path) -> None:
 
 def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """Tensors to write, each memory once, and for each program: constant -> [name, shape, strides, device]."""
-    kept: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     names: dict[Any, str] = {}
     rows = []
     for program in programs:
@@ -113,15 +113,15 @@ def _weights(programs: list[Program]) -> tuple[dict[str, torch.Tensor], list[dic
                 flat = flat.as_strided((span,), (1,))
             key = (t.data_ptr(), flat.nbytes, t.dtype) if t.numel() else (constant, t.shape, t.dtype)
             if key not in names:
-                name = names[key] = constant if constant not in kept else f"{constant}_{len(kept)}"
-                kept[name] = flat
+                name = names[key] = constant if constant not in tensors else f"{constant}_{len(tensors)}"
+                tensors[name] = flat
             row[constant] = [names[key], list(t.shape), list(t.stride()), str(t.device)]
         rows.append(row)
-    spans = sorted((*_native.tensor_span(t), name) for name, t in kept.items() if t.numel())
+    spans = sorted((*_native.tensor_span(t), name) for name, t in tensors.items() if t.numel())
     for (_, end, _, one), (start, _, _, other) in itertools.pairwise(spans):
         if start < end:
             raise ConfigError(f"the tensors {one} and {other} share a part of their memory, which can't be saved")
-    return kept, rows
+    return tensors, rows
 
 
 def _write(file: Any, manifest: dict[str, Any], programs: list[Program], weights: Mapping[str, torch.Tensor]) -> None:

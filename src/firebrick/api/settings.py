@@ -144,24 +144,24 @@ class Settings:
         if self.mode and isinstance(self.backend, str):
             options["mode"] = self.mode
 
-        said = getattr(backend, "takes_symbols", None)
+        declared = getattr(backend, "takes_symbols", None)
 
         def other(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             values = (n.meta.get("val") for n in gm.graph.nodes)
-            unknown = said is None and any(map(has_symbols, tensors_in(list(values))))
+            unknown = declared is None and any(map(has_symbols, tensors_in(list(values))))
             try:
                 compiled = backends.call_backend(backend, gm, example_inputs, **options)
             except BackendError as error:
                 if unknown:
                     raise SizesRefused("the backend fails on a graph with symbols") from error
                 raise
-            if said is None and getattr(compiled, "__self__", compiled) is not gm:
+            if declared is None and getattr(compiled, "__self__", compiled) is not gm:
                 other.takes_symbols = False  # type: ignore[attr-defined]  # it may be for the examples' sizes alone
                 if unknown:
                     raise SizesRefused("the backend does not say that it takes symbols")
             return compiled
 
-        other.takes_symbols = said is not False  # type: ignore[attr-defined]
+        other.takes_symbols = declared is not False  # type: ignore[attr-defined]
         other.checks_data = getattr(backend, "checks_data", False)  # type: ignore[attr-defined]
         return other
 

@@ -415,12 +415,12 @@ def looks_at_frame(code: CodeType) -> bool:
     """Whether code asks for its own frame or locals by name, which a continuation does not have as they were."""
     if not _LOOKS.intersection(code.co_names):
         return False
-    found = [i for i in decode(code) if i.opname != "PRECALL"]
+    instructions = [i for i in decode(code) if i.opname != "PRECALL"]
     return any(
         before.argval in _FRAMES
         or (before.opname == "LOAD_GLOBAL" and before.argval in ("eval", "exec", "locals"))
         or (before.opname == "LOAD_GLOBAL" and before.argval in _LOOKS and after.opname == "CALL" and not after.arg)
-        for before, after in itertools.pairwise(found)
+        for before, after in itertools.pairwise(instructions)
     )
 
 
@@ -451,9 +451,9 @@ class Attempt:
             content: Value | None = LazyValue(self.tracer, cell.cell_contents, Cell(name))
         except ValueError:
             content = None
-        made = CellValue(content, name, Cell(name), cell)
-        self.tracer._cells[id(cell)] = made
-        return made
+        cell_value = CellValue(content, name, Cell(name), cell)
+        self.tracer._cells[id(cell)] = cell_value
+        return cell_value
 
     def release(self) -> None:
         """Let go of the user's objects now: values, interpreters and the tracer refer to each other."""
@@ -629,7 +629,7 @@ class Attempt:
         if compiled is not None:
             again = self._can_start_again()
             checks_constants = isinstance(compiled, (_native.Executable, Wrapped))
-            kept = self._keep(head) if again else {}
+            saved = self._keep(head) if again else {}
             states = prelude.keep_states(head) if again or checks_constants else []
             prelude.emit(head)
             head.load_callable(compiled)
@@ -658,7 +658,7 @@ class Attempt:
             emitter.splice(self.mark, head)
             if again or checks_constants:
                 emitter.place(caught)
-                self._start_again(emitter, kept, states, outdated if checks_constants else None)
+                self._start_again(emitter, saved, states, outdated if checks_constants else None)
         elif prelude:
             prelude.emit(head)
             emitter.splice(self.mark, head)
@@ -682,7 +682,7 @@ class Attempt:
 
     def _keep(self, head: ValueEmitter) -> dict[str, Source | Callable[..., Any]]:
         """Keep what tells whether the graph has written to tensors, their versions by source, or what undoes it."""
-        kept: dict[str, Source | Callable[..., Any]] = {}
+        saved: dict[str, Source | Callable[..., Any]] = {}
         changed = self.tracer.graph.changed()
         if changed and self._can_undo():
             head.load_callable(_copies)
@@ -690,22 +690,22 @@ class Attempt:
                 assert value.source is not None
                 head.load_source(value.source)
             head.call(len(changed))
-            kept[head.store_temp()] = _put_back
+            saved[head.store_temp()] = _put_back
             changed = []
         for value in changed:
             assert value.source is not None
             head.load_source(value.source)
             head.load_attr("_version")
-            kept[head.store_temp()] = value.source
+            saved[head.store_temp()] = value.source
         if getattr(self.tracer.graph.mode, "has_drawn", False):  # the last, for it undoes what the others only look at
             head.load_call(torch.get_rng_state)
-            kept[head.store_temp()] = torch.set_rng_state
-        return kept
+            saved[head.store_temp()] = torch.set_rng_state
+        return saved
 
     def _start_again(
         self,
         emitter: ValueEmitter,
-        kept: dict[str, Source | Callable[..., Any]],
+        saved: dict[str, Source | Callable[..., Any]],
         states: list[str],
         outdated: _Outdated | None,
     ) -> None:
@@ -727,7 +727,7 @@ class Attempt:
         emitter.emit("POP_JUMP_IF_FALSE", leave)
         emitter.check_exception(_NO_MISTAKE)
         emitter.emit("POP_JUMP_IF_TRUE", leave)
-        for temp, source in kept.items():
+        for temp, source in saved.items():
             if callable(source):
                 emitter.run_call(source, temps=[temp])
                 continue

@@ -310,11 +310,11 @@ class GraphBuilder:
                     raise
                 return self.call(interp, op, target, *numbers)
         data_sized = len(self.sizes.sizes.data) > before or is_packed(target, node_args)
-        told = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
-        mutated = bool(told) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
+        declared = written_by(target, fake_args, fake_kwargs)  # the fake kernel of an operator of others may not write
+        mutated = bool(declared) or versions != _versions(fakes) or (-1 in versions and _is_in_place(target, kwargs))
         if mutated:
             written = [f for f, v in zip(fakes, versions, strict=True) if v < 0 or v != f._version]
-            written += [f for f in told if all(f is not w for w in written)]
+            written += [f for f in declared if all(f is not w for w in written)]
             self._note_written(target, fake_args, fakes, written)
         note_changed_wrappers(interp, None if mutated else fakes)
         self.changed_blindly |= mutated and -1 in versions
@@ -347,8 +347,8 @@ class GraphBuilder:
         self.written += written
         if self.read_only.intersection(map(storage_of, written)):
             raise Break("unsupported-operation", "a tensor that a parameter was made of is written to")
-        known = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
-        self.inference.check_written(written, {storage_of(value.fake) for value in known})
+        inference = (value for value in self._by_fake.values() if value.obj is not None and value.obj.is_inference())
+        self.inference.check_written(written, {storage_of(value.fake) for value in inference})
         if any(value.fake.requires_grad for value in self.replaced):
             raise Break("unsupported-operation", "a tensor is given a history of gradients after its data was set")
         if any(fake.requires_grad for fake in written):
@@ -417,15 +417,15 @@ class GraphBuilder:
             raise Break("data-dependent-branch", f"{_name_of(target)}: {error} of a size that data decide") from error
         except Exception as error:
             words = f"{_name_of(target)}: {type(error).__name__}: {str(error).split(chr(10), 1)[0]}"
-            known = isinstance(target, str) or _OF_TORCH.match(str(target.__module__))
-            raises = functools.partial(_refusal, op, target, args, kwargs) if known else None
+            is_torch = isinstance(target, str) or _OF_TORCH.match(str(target.__module__))
+            raises = functools.partial(_refusal, op, target, args, kwargs) if is_torch else None
             raise Break("fake-tensor-failed", words, raises=raises) from error
 
     def _result(self, interp: Interpreter, node: fx.Node, out: Any) -> Value:
         node.meta["val"] = out
         if isinstance(out, torch.Tensor):
-            made = self._tensor(node, out)
-            return made.owner or made
+            value = self._tensor(node, out)
+            return value.owner or value
         if isinstance(out, Opaque):
             return OpaqueValue(node)
         if isinstance(out, (tuple, list)):
@@ -450,9 +450,9 @@ class GraphBuilder:
             return self._by_fake.setdefault(id(fake), WrapperValue(node, fake, cls=type(fake)))
         if not isinstance(fake, FakeTensor):
             raise Break("fake-tensor-failed", f"{_name_of(node.target)} gives a real tensor")
-        known = self._by_fake.get(id(fake))
-        if known is not None and known.fake is fake:
-            return known  # an in-place operation returns its input
+        existing = self._by_fake.get(id(fake))
+        if existing is not None and existing.fake is fake:
+            return existing  # an in-place operation returns its input
         value = TensorValue(node, fake)
         self._by_fake[id(fake)] = value
         self.inference.note(node, fake)
@@ -523,8 +523,8 @@ class GraphBuilder:
                 root.register_buffer(name, tensor)
         module = _LazyGraphModule(root, self.graph)
         module.meta["fake_mode"] = self.mode
-        made = [node for node, _ in self.made_inputs if not node.meta["val"]._version]
-        module.meta["uncounted"] = frozenset(node.name for node in (*made, *(v.node for v in self.uncounted())))
+        prelude = [node for node, _ in self.made_inputs if not node.meta["val"]._version]
+        module.meta["uncounted"] = frozenset(node.name for node in (*prelude, *(v.node for v in self.uncounted())))
         return module
 
     def _drop_unused(self) -> None:
@@ -545,12 +545,12 @@ def _unread_checks(graph: fx.Graph, results: list[fx.Node]) -> list[fx.Node]:
     """Calls that may refuse their arguments and that no result needs."""
     live, unread = set(results), []
     for node in reversed(graph.nodes):
-        inputs, made = node.all_input_nodes, node.meta.get("val")
-        writes = made is None or any(made is one.meta.get("val") for one in inputs)
+        inputs, value = node.all_input_nodes, node.meta.get("val")
+        writes = value is None or any(value is one.meta.get("val") for one in inputs)
         if node not in live and not writes:
             indexed = node.target is operator.getitem and len(inputs) > 1
             named = node.op != "placeholder" and _name_of(node.target).removeprefix("linalg_") in _REFUSING
-            if not (named or indexed) or not isinstance(made, torch.Tensor):
+            if not (named or indexed) or not isinstance(value, torch.Tensor):
                 continue
             unread.append(node)
         live.update(inputs)

@@ -90,14 +90,14 @@ class InferenceMode:
         ):
             node = node.args[0]  # type: ignore[assignment]  # an item of what a call returns
         place = storage_of(fake)
-        made = MadeAs.INFERENCE if self.on else None
-        for given in (used.meta["val"] for used in node.all_input_nodes):
-            if isinstance(given, torch.Tensor) and place and storage_of(given) == place and _is_view(given, fake):
-                made = MadeAs.VIEW if self.on else made_of(given)
-                if is_inference(given):
-                    made = MadeAs.INFERENCE if self.on or fake._is_view() else MadeAs.DETACHED
+        kind = MadeAs.INFERENCE if self.on else None
+        for operand in (used.meta["val"] for used in node.all_input_nodes):
+            if isinstance(operand, torch.Tensor) and place and storage_of(operand) == place and _is_view(operand, fake):
+                kind = MadeAs.VIEW if self.on else made_of(operand)
+                if is_inference(operand):
+                    kind = MadeAs.INFERENCE if self.on or fake._is_view() else MadeAs.DETACHED
                 break
-        self._mark(fake, made)
+        self._mark(fake, kind)
 
     def check_used(self, fakes: Sequence[torch.Tensor]) -> None:
         """Refuse gradients through a view made in inference mode: they lead nowhere; raises Break: it is used."""
@@ -111,17 +111,17 @@ class InferenceMode:
         if self.in_region or (not self.around and any(made_of(fake) for fake in fakes)):
             raise Break("unsupported-call", "a transform or a branch meets inference mode or a tensor made there")
 
-    def check_written(self, written: Sequence[torch.Tensor], known: set[int]) -> None:
+    def check_written(self, written: Sequence[torch.Tensor], inference_memory: set[int]) -> None:
         """Refuse writes to inference tensors outside of inference mode.
 
-        known: memory of such tensors that were there before the graph, which runs outside in any case.
+        inference_memory: memory of such tensors that were there before the graph, which runs outside in any case.
 
         Raises:
             Break: it is one.
         """
         if self.around:
             return
-        if any(storage_of(fake) in known or (is_inference(fake) and not self.on) for fake in written):
+        if any(storage_of(fake) in inference_memory or (is_inference(fake) and not self.on) for fake in written):
             raise Break("unsupported-operation", "an inference tensor is written to outside inference mode")
 
     def check_array(self, fake: torch.Tensor) -> None:
@@ -132,15 +132,15 @@ class InferenceMode:
 
     def check_result(self, fake: torch.Tensor) -> None:
         """Refuse results that can't be made outside of the graph; raises Break: it is one."""
-        made = None if self.around else made_of(fake)
-        if made is not None and (fake.layout is not torch.strided or fake.is_conj() or fake.is_neg()):
-            raise Break("unsupported-operation", f"{made.value} that is conjugated, negated or sparse leaves the graph")
-        if made is MadeAs.VIEW:
+        kind = None if self.around else made_of(fake)
+        if kind is not None and (fake.layout is not torch.strided or fake.is_conj() or fake.is_neg()):
+            raise Break("unsupported-operation", f"{kind.value} that is conjugated, negated or sparse leaves the graph")
+        if kind is MadeAs.VIEW:
             try:
                 _ = fake.grad_fn
             except RuntimeError as error:
                 raise Break(
-                    "unsupported-operation", f"{made.value} that was written to since leaves the graph"
+                    "unsupported-operation", f"{kind.value} that was written to since leaves the graph"
                 ) from error
 
     @contextlib.contextmanager
@@ -162,27 +162,27 @@ class InferenceMode:
         self, graph: GraphBuilder, arguments: Sequence[TensorValue], compiled: Callable[..., Any]
     ) -> Callable[..., Any]:
         """What was compiled of a graph, with the results that its program makes, on the same memory."""
-        made = [None if self.around else made_of(value.fake) for value in graph.outputs]
-        if not any(made):
+        origins = [None if self.around else made_of(value.fake) for value in graph.outputs]
+        if not any(origins):
             return compiled
-        if all(one is MadeAs.INFERENCE for one in made) and _can_run_inside(graph, arguments):
+        if all(one is MadeAs.INFERENCE for one in origins) and _can_run_inside(graph, arguments):
             return _inside(compiled)
-        found: dict[int, Remade] = {}
-        for place, (one, value) in enumerate(zip(made, graph.outputs, strict=True)):
+        remade: dict[int, Remade] = {}
+        for place, (one, value) in enumerate(zip(origins, graph.outputs, strict=True)):
             if one is MadeAs.VIEW and value.fake._is_view():
                 base = graph.known(value.fake._base)
                 if base is None:  # an argument may be a view itself
                     base = next((given for given in arguments if given.fake._base is value.fake._base), None)
                 given = arguments.index(base) if base in arguments else None
                 result = graph.outputs.index(base) if base in graph.outputs else None
-                found[place] = Remade(one, given, result, None if base is None else base.obj)
+                remade[place] = Remade(one, given, result, None if base is None else base.obj)
             elif one is not None and one is not MadeAs.VIEW:
-                found[place] = Remade(one)
-        return _behind(compiled, found) if found else compiled
+                remade[place] = Remade(one)
+        return _behind(compiled, remade) if remade else compiled
 
-    def _mark(self, fake: torch.Tensor, made: MadeAs | None) -> None:
-        if made is not None:
-            fake.__dict__[_MADE] = made
+    def _mark(self, fake: torch.Tensor, kind: MadeAs | None) -> None:
+        if kind is not None:
+            fake.__dict__[_MADE] = kind
 
 
 class Remade(NamedTuple):
@@ -193,7 +193,7 @@ class Remade(NamedTuple):
     result: int | None = None
     base: torch.Tensor | None = None
 
-    def of(self, tensor: torch.Tensor, inputs: Sequence[Any], found: Sequence[Any]) -> torch.Tensor:
+    def of(self, tensor: torch.Tensor, inputs: Sequence[Any], results: Sequence[Any]) -> torch.Tensor:
         """The result, for one on the same memory; inference mode is on."""
         if self.made is MadeAs.INFERENCE:  # one that was detached may have a version, which a view of it has not
             return tensor.view_as(tensor) if tensor.is_inference() else _on_memory_of(tensor)
@@ -203,7 +203,7 @@ class Remade(NamedTuple):
                 return tensor.detach()
         base = tensor._base if self.base is None else self.base
         if self.given is not None or self.result is not None:
-            base = inputs[self.given] if self.given is not None else found[self.result]  # type: ignore[index]
+            base = inputs[self.given] if self.given is not None else results[self.result]  # type: ignore[index]
         return tensor if base is None else base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
@@ -219,11 +219,11 @@ def _on_memory_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _behind(compiled: Callable[..., Any], results: Mapping[int, Remade]) -> Callable[..., Any]:
     def call(*inputs: Any) -> Any:
-        found = list(compiled(*inputs))
+        outputs = list(compiled(*inputs))
         with _mode(True):
             for place, how in results.items():
-                found[place] = how.of(found[place], inputs, found)
-        return tuple(found)
+                outputs[place] = how.of(outputs[place], inputs, outputs)
+        return tuple(outputs)
 
     return call
 

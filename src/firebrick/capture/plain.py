@@ -82,9 +82,9 @@ def _run_all_plain(frame: Frame, unless: str) -> Any:
 def _call_again(function: types.FunctionType, *values: Any) -> Any:
     """Call a function that takes `*args` and `**kwargs` with what a frame of it was given."""
     code = function.__code__
-    *given, args, kwargs = values
-    named = zip(code.co_varnames[code.co_argcount :], given[code.co_argcount :], strict=False)
-    return function(*given[: code.co_argcount], *args, **dict(named), **kwargs)
+    *parameters, args, kwargs = values
+    named = zip(code.co_varnames[code.co_argcount :], parameters[code.co_argcount :], strict=False)
+    return function(*parameters[: code.co_argcount], *args, **dict(named), **kwargs)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

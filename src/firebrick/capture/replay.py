@@ -103,12 +103,12 @@ class _Template:
         inside = set(self.nodes)
         for node in self.nodes:
             if node.op == "get_attr":
-                held = tracer.graph.known(node.meta.get("val"))
-                if held is not None and held.source is not None and (at := place(held.source)) >= 0:
+                leaf = tracer.graph.known(node.meta.get("val"))
+                if leaf is not None and leaf.source is not None and (at := place(leaf.source)) >= 0:
                     self.tensors.append((node, at))
             for used in node.all_input_nodes:
-                held = tracer.graph.known(used.meta.get("val"))
-                if used not in inside and held is not None and held.source and place(held.source) >= 0:
+                leaf = tracer.graph.known(used.meta.get("val"))
+                if used not in inside and leaf is not None and leaf.source and place(leaf.source) >= 0:
                     raise _Differs  # a parameter that was used before the call
         self.objects, _ = _walk(self, self.module)
 
@@ -173,8 +173,8 @@ class Repeats:
         graph, effects = tracer.graph, tracer.effects
         unfinished = sum(not generator.frame.finished for _, generator in tracer.generators)
         sizes = graph.sizes.sizes
-        made = len(graph.inputs), len(graph.chosen), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
-        return (effects.outside, unfinished, *made, tracer.early.count)
+        counts = len(graph.inputs), len(graph.chosen), len(tracer.prelude), len(sizes.data), len(sizes.guessed)
+        return (effects.outside, unfinished, *counts, tracer.early.count)
 
     def _knows_reach(self) -> bool:
         """Whether all new objects are known that others hold: a call might find and change them."""
@@ -240,17 +240,17 @@ class Repeats:
             if at >= 0:
                 nodes[node] = tracer.read(objects[at], sources[at]).realize().as_argument()
             elif node.op != "get_attr":
-                made = nodes[node] = graph.copy(node, nodes)
-                place = str(made.meta.get("module", ""))
+                copied = nodes[node] = graph.copy(node, nodes)
+                place = str(copied.meta.get("module", ""))
                 if place == template.module.path or place.startswith(f"{template.module.path}_"):
-                    made.meta["module"] = module.path + place.removeprefix(template.module.path)
+                    copied.meta["module"] = module.path + place.removeprefix(template.module.path)
         return self._result(template.result, nodes, replaced, {})
 
     def _checked(self, template: _Template, objects: list[Any], sources: list[Source]) -> list[tuple[Any, Guard]]:
         """The template's guards, made for other objects; raises _Differs: one does not hold."""
         twins: dict[int, Any] = {}
-        taken: set[int] = set()
-        made: list[tuple[Any, Guard]] = []
+        paired: set[int] = set()
+        checks: list[tuple[Any, Guard]] = []
         for key, guard, at, other in template.checks:
             kind, payload = guard.kind, guard.payload
             source = guard.source if at < 0 else sources[at]
@@ -261,38 +261,38 @@ class Repeats:
                     raise _Differs
                 payload = payload if other < 0 else sources[other]
             elif kind == "ID" and template.objects[at] is not objects[at]:
-                if not self._is_twin(template.objects[at], objects[at], twins, taken):
+                if not self._is_twin(template.objects[at], objects[at], twins, paired):
                     raise _Differs
                 assert source is not None
-                made.append((key, id_guard(source, objects[at])))
+                checks.append((key, id_guard(source, objects[at])))
                 continue
             elif not KINDS[kind].holds(objects[at], payload):
                 raise _Differs
-            made.append((key, Guard(kind, source, payload)))
-        return made
+            checks.append((key, Guard(kind, source, payload)))
+        return checks
 
-    def _is_twin(self, first: Any, other: Any, twins: dict[int, Any], taken: set[int]) -> bool:
+    def _is_twin(self, first: Any, other: Any, twins: dict[int, Any], paired: set[int]) -> bool:
         """Whether a module or tensor stands for another, and for no third one."""
-        known = twins.get(id(first))
-        if known is not None:
-            return known is other
-        if id(other) in self._tracer.objects or id(other) in taken or type(other) is not type(first):
+        twin = twins.get(id(first))
+        if twin is not None:
+            return twin is other
+        if id(other) in self._tracer.objects or id(other) in paired or type(other) is not type(first):
             return False
         twins[id(first)] = other
-        taken.add(id(other))
+        paired.add(id(other))
         return isinstance(other, (torch.nn.Module, torch.Tensor))
 
     def _result(
-        self, value: Value, nodes: dict[fx.Node, fx.Node], arguments: dict[Value, Value], made: dict[Value, Value]
+        self, value: Value, nodes: dict[fx.Node, fx.Node], arguments: dict[Value, Value], renewed: dict[Value, Value]
     ) -> Value:
         if isinstance(value, TensorValue):
-            found = arguments.get(value) or made.get(value)
-            if found is None:
+            result = arguments.get(value) or renewed.get(value)
+            if result is None:
                 node = nodes.get(value.node)
-                found = made[value] = value if node is None else self._tracer.graph.renew(node, value.fake)
-            return found
+                result = renewed[value] = value if node is None else self._tracer.graph.renew(node, value.fake)
+            return result
         if isinstance(value, TupleValue):
-            return TupleValue([self._result(item, nodes, arguments, made) for item in value.items], cls=value.cls)
+            return TupleValue([self._result(item, nodes, arguments, renewed) for item in value.items], cls=value.cls)
         return value
 
 
@@ -361,7 +361,7 @@ def _tensor_pairs(first: Sequence[Value], other: Sequence[Value]) -> list[tuple[
 def new_in_reach(values: Sequence[Value]) -> list[Value] | None:
     """Objects that captured code made, can change, and are reached from others; None if that is not known of all."""
     seen: set[int] = set()
-    found: list[Value] = []
+    new_values: list[Value] = []
     todo = list(values)
     while todo:
         value = _looked_at(todo.pop())
@@ -371,9 +371,9 @@ def new_in_reach(values: Sequence[Value]) -> list[Value] | None:
         if value.source is None and not isinstance(value, _UNCHANGING):
             if not isinstance(value, _CHANGING):
                 return None
-            found.append(value)
+            new_values.append(value)
         todo += value.children()
-    return found
+    return new_values
 
 
 def _looked_at(value: Value) -> Value:

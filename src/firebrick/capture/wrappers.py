@@ -33,20 +33,20 @@ class Layout:
 
     def __init__(self, tensor: Any) -> None:
         names, self.context = tensor.__tensor_flatten__()
-        held = {name: getattr(tensor, name) for name in names}
+        attributes = {name: getattr(tensor, name) for name in names}
         self.cls, self.dtype, self.requires_grad = type(tensor), tensor.dtype, tensor.requires_grad
         self.size, self.stride = tensor.size(), tensor.stride()
-        parts = ((name, one) for name, one in held.items() if isinstance(one, torch.Tensor))
+        parts = ((name, one) for name, one in attributes.items() if isinstance(one, torch.Tensor))
         self.inner = tuple((name, Layout(one) if is_wrapper(one) else None) for name, one in parts)
-        plain = [one for one in held.values() if isinstance(one, torch.Tensor) and not is_wrapper(one)]
+        plain = [one for one in attributes.values() if isinstance(one, torch.Tensor) and not is_wrapper(one)]
         self.leaf_metas = [(t.dtype, t.device, t.shape, t.stride() if t.layout is torch.strided else 0) for t in plain]
-        self.objects = {name: one for name, one in held.items() if not isinstance(one, torch.Tensor)}
+        self.objects = {name: one for name, one in attributes.items() if not isinstance(one, torch.Tensor)}
 
     def _key(self, strides: bool, context: bool) -> tuple[Any, ...]:
         numbers = tuple(n if type(n) is int else None for n in (*self.size, *(self.stride if strides else ())))
         inner = tuple((name, one and one._key(strides, context)) for name, one in self.inner)
-        told = (self.objects, self.context if context else None, self.leaf_metas if strides else None)
-        return (self.cls, inner, told, numbers, self.dtype, self.requires_grad)
+        layout = (self.objects, self.context if context else None, self.leaf_metas if strides else None)
+        return (self.cls, inner, layout, numbers, self.dtype, self.requires_grad)
 
     def equals(self, other: object, *, strides: bool = True, context: bool = True) -> bool:
         """Whether two say the same; ragged sizes are those of the plain tensors."""
@@ -70,8 +70,8 @@ class Layout:
 
     def build(self, leaves: Iterator[Any]) -> Any:
         """A tensor of the plain ones."""
-        held = {name: next(leaves) if inner is None else inner.build(leaves) for name, inner in self.inner}
-        return self.cls.__tensor_unflatten__({**held, **self.objects}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        tensors = {name: next(leaves) if inner is None else inner.build(leaves) for name, inner in self.inner}
+        return self.cls.__tensor_unflatten__({**tensors, **self.objects}, self.context, self.size, self.stride)  # type: ignore[attr-defined]
 
     def leaves(self, tensor: Any) -> Iterator[torch.Tensor]:
         """The plain tensors in one of this layout."""
@@ -212,11 +212,11 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it."""
-        held, rest = self.objects, list(args)
-        places: Sequence[int] = sorted(place for place in held if isinstance(place, int))
+        objects, rest = self.objects, list(args)
+        places: Sequence[int] = sorted(place for place in objects if isinstance(place, int))
         for place in places:
-            rest.insert(place, held[place])
-        named = {name: one for name, one in held.items() if isinstance(name, str)}
+            rest.insert(place, objects[place])
+        named = {name: one for name, one in objects.items() if isinstance(name, str)}
         if isinstance(self.function, str):
             return getattr(rest[0], self.function)(*rest[1:], **kwargs, **named)
         return self.function(*rest, **kwargs, **named)

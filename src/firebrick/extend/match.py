@@ -102,7 +102,7 @@ class Matcher:
     def _candidates(self, index: int, state: _State) -> list[fx.Node]:
         """Nodes that can be a further output: near what is matched already where the pattern says so."""
         wanted = self.pattern.nodes[index]
-        taken = set(state.nodes.values())
+        matched = set(state.nodes.values())
         near: list[fx.Node] = []
         for _, operand in wanted.arguments:
             bound = None
@@ -115,7 +115,7 @@ class Matcher:
                 break
         else:
             near = self.index.by_name.get(wanted.name, [])
-        return sorted((n for n in near if n not in taken), key=lambda n: n._sort_key)
+        return sorted((n for n in near if n not in matched), key=lambda n: n._sort_key)
 
     def _node(self, index: int, node: Any, state: _State) -> Iterator[_State]:
         """Match pattern node `index` with `node`."""

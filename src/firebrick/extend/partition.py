@@ -474,14 +474,14 @@ def _unite_neighbours(quotient: _Quotient, wanted: Sequence[bool]) -> None:
             if not wanted[b] or any(reach[s] & bit[b] for s in quotient.after[a] if s != b):
                 continue
             both, joined = bit[a] | bit[b], (reach[a] | reach[b]) & ~(bit[a] | bit[b])
-            kept = quotient.unite(a, b)
-            gone = b if kept == a else a
+            united = quotient.unite(a, b)
+            gone = b if united == a else a
             del reach[gone], bit[gone]
-            reach[kept] = joined
-            bit[kept] = both
+            reach[united] = joined
+            bit[united] = both
             for c, mask in reach.items():
-                if c != kept and mask & both:
+                if c != united and mask & both:
                     reach[c] = mask | both | joined
-            work += [p for p in quotient.before[kept] if wanted[p]]
-            work.append(kept)
+            work += [p for p in quotient.before[united] if wanted[p]]
+            work.append(united)
             break

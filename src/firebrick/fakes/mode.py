@@ -175,7 +175,7 @@ class _FakeMode(FakeTensorMode):
 
     def _answer(self, path: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         how, self.sizes.how = self.sizes.how, "exactly" if func in _TELLS_ONE else "ones"
-        told, _LOG.disabled = _LOG.disabled, True  # what fails is a break, which says where
+        was_quiet, _LOG.disabled = _LOG.disabled, True  # what fails is a break, which says where
         try:
             if path is not _lift and _all_constant(args):
                 return _compute(self, func, args, kwargs)
@@ -184,7 +184,7 @@ class _FakeMode(FakeTensorMode):
             self.cache_enabled = not self.sizes.symbols  # the cache takes no symbols but torch's
             return _dispatch(self, func, types, args, kwargs)
         finally:
-            self.sizes.how, _LOG.disabled = how, told
+            self.sizes.how, _LOG.disabled = how, was_quiet
 
     def from_tensor(self, tensor: torch.Tensor, **options: Any) -> FakeTensor:
         """Return the fake tensor of `tensor`, the same one each time."""
@@ -570,8 +570,8 @@ def _on_twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return func(*_twins(args), **{k: _twins(v) for k, v in kwargs.items()})
     except RuntimeError:
-        known = func in decomposition_table or func in meta_table or kernel_of_calls(func)
-        if known and _has_symbols((*args, *kwargs.values())):
+        in_python = func in decomposition_table or func in meta_table or kernel_of_calls(func)
+        if in_python and _has_symbols((*args, *kwargs.values())):
             return NotImplemented
         raise
 

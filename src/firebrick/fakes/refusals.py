@@ -176,8 +176,8 @@ def _check_mask(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values:
     """How many places a mask names is not known; its own sizes are, and those of the dimensions that it leaves alone.
     Nothing else looks at them where `x` has no elements.
     """
-    given = [i for i in indices if i is not None]
-    if len(given) != 1 or given[0].dtype not in (torch.bool, torch.uint8):
+    present = [i for i in indices if i is not None]
+    if len(present) != 1 or present[0].dtype not in (torch.bool, torch.uint8):
         return
     with torch._C._DisableTorchDispatch():
         masks = [None if i is None else torch.zeros(i.shape, dtype=torch.bool) for i in indices]

@@ -182,12 +182,12 @@ def of_data(gm: fx.GraphModule) -> bool:
     return any(map(_is_of_data, gm.graph.nodes))
 
 
-def _nonempty(part: Segment, sizes: Sizes, known: set[str]) -> list[Expr]:
-    """What was taken to be 1 or more of sizes in a segment; its symbols become `known`."""
+def _nonempty(part: Segment, sizes: Sizes, symbols: set[str]) -> list[Expr]:
+    """What was taken to be 1 or more of sizes in a segment; its symbols become `symbols`."""
     names = _names(() if part.graph is None else part.graph.graph.nodes)
-    known |= names
+    symbols |= names
     wanted = [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
-    return [e for e in wanted if all(v.name in known or v not in sizes.data for v in e.vars())]
+    return [e for e in wanted if all(v.name in symbols or v not in sizes.data for v in e.vars())]
 
 
 class _Watch:
@@ -256,8 +256,8 @@ class Segments:
         self.attributes = [node for node in nodes if node.op == "get_attr" and node in read]
         sizes: Sizes | None = getattr(gm.meta.get("fake_mode"), "sizes", None)
         self.watch = _Watch(gm, parts, sizes) if sizes is not None and sizes.data else None
-        known: set[str] = set()
-        nonempty = [[] if sizes is None else _nonempty(part, sizes, known) for part in parts]
+        symbols: set[str] = set()
+        nonempty = [[] if sizes is None else _nonempty(part, sizes, symbols) for part in parts]
         self.steps = list(zip(parts, compiled, nonempty, strict=True))
 
     @classmethod

@@ -175,8 +175,8 @@ def _squeeze(x: torch.Tensor, dims: Any = None) -> Seen:
     shape, strides, offset = _of(x)
     squeezed = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {d % max(len(shape), 1) for d in squeezed}
-    kept = [d for d in range(len(shape)) if d not in gone or shape[d] != 1]
-    return Seen(tuple(shape[d] for d in kept), tuple(strides[d] for d in kept), offset)
+    remaining = [d for d in range(len(shape)) if d not in gone or shape[d] != 1]
+    return Seen(tuple(shape[d] for d in remaining), tuple(strides[d] for d in remaining), offset)
 
 
 def _parts(x: torch.Tensor, sizes: Sequence[Any], dim: int = 0) -> list[Seen]:

@@ -32,12 +32,12 @@ def escaping(program: LoopProgram) -> set[str]:
 def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
     """The nodes that something reads; a library call stays if it has other effects: it writes, or draws numbers."""
     live = escaping(program)
-    kept: list[Node] = []
+    needed: list[Node] = []
     for node in reversed(nodes):
         if isinstance(node, Extern):
             if node.writes or acts(node) or any(w in live for w in extern_writes(node)):
                 live.update(extern_reads(node))
-                kept.append(node)
+                needed.append(node)
             continue
         stores = tuple([s for s in node.stores if s.buffer in live])
         if not stores:
@@ -45,8 +45,8 @@ def drop_dead(program: LoopProgram, nodes: list[Node]) -> list[Node]:
         if len(stores) != len(node.stores):
             node = replace(node, stores=stores)
         live.update(v.buffer for v in loads_of(*stores))
-        kept.append(node)
-    return kept[::-1]
+        needed.append(node)
+    return needed[::-1]
 
 
 def inline(program: LoopProgram, nodes: list[Node], facts: Table) -> list[Node]:

@@ -217,8 +217,8 @@ class Lowering:
         fake: gives the layout of the result, contiguous without it.
         """
         folded = sorted({d % source.rank for d in dims}) if source.rank else []
-        kept = [ONE if d in folded else n for d, n in enumerate(source.shape)]
-        shape = tuple(kept if keepdim else [n for d, n in enumerate(kept) if d not in folded])
+        sizes = [ONE if d in folded else n for d, n in enumerate(source.shape)]
+        shape = tuple(sizes if keepdim else [n for d, n in enumerate(sizes) if d not in folded])
         strides = contiguous_strides(shape) if fake is None else dense_strides(shape, strides_of(fake))
         axes, index = self.axes(shape, strides)
         outer = list(index)

@@ -71,6 +71,6 @@ def _by_channels(lw: Lowering, x: TensorValue, weight: TensorValue, *how: Sequen
         factor = cast(weight.at((index[1], ZERO, *[a.var for a in axes])), compute)
         return cast(reduce("sum", axes, op("mul", image, factor)), x.dtype)
 
-    made = lw.formula(formula, 3 * math.prod(int(n.const) for n in window))
-    lw.realize(made)
-    return made
+    result = lw.formula(formula, 3 * math.prod(int(n.const) for n in window))
+    lw.realize(result)
+    return result

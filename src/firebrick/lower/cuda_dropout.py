@@ -30,8 +30,8 @@ _LINE = 16
 def _dropout(lw: Lowering, a: TensorValue, p: float, train: bool | None) -> tuple[TensorValue, TensorValue]:
     out, mask = lw.node.meta["val"]
     if not train and train is not None:
-        kept = elementwise(lw, lambda _: constant(True, "b8"), (a,), None, 0, mask)
-        return elementwise(lw, lambda x: x, (a,), None, 0, out), kept
+        keep_mask = elementwise(lw, lambda _: constant(True, "b8"), (a,), None, 0, mask)
+        return elementwise(lw, lambda x: x, (a,), None, 0, out), keep_mask
     source, strides = lw.node.args[0].meta["val"], contiguous_strides(a.shape)  # type: ignore[union-attr]
     # The caller's memory may begin anywhere.
     ref = next((a.ref for b in lw.buffers if a.ref is not None and b.name == a.ref.buffer and b.kind != "temp"), None)
@@ -49,13 +49,13 @@ def _dropout(lw: Lowering, a: TensorValue, p: float, train: bool | None) -> tupl
         return op("drawn", index_value(element), *numbers, constant(bound, "i64"))
 
     def scaled(index: tuple[Expr, ...]) -> Value:
-        x, keep = (cast(v.at(index), "f32") for v in (a, kept))
+        x, keep = (cast(v.at(index), "f32") for v in (a, keep_mask))
         return cast(op("mul", op("mul", x, keep), constant(1.0 / limit, "f32")), a.dtype)
 
-    kept = lw.formula(keeps, 40, mask)
+    keep_mask = lw.formula(keeps, 40, mask)
     if 1 in lw.used:
-        lw.realize(kept)
-    return lw.formula(scaled, a.cost + 4, out), kept
+        lw.realize(keep_mask)
+    return lw.formula(scaled, a.cost + 4, out), keep_mask
 
 
 def _numbers(lw: Lowering, ref: Ref | None, count: Expr, size: int) -> list[Value]:

@@ -260,7 +260,7 @@ class _Lowerer:
         self.lw.origin, self.lw.own, self.lw.operands = "", (), ()
         written = [self._target(name) for name in self.aten.mutated]
         count = len(written)
-        taken = {_buffer_of(v) for v in written}
+        written_buffers = {_buffer_of(v) for v in written}
         buffers_of_caller = {_buffer_of(v) for v in (*self.inputs, *self.consts.values(), *self.derived.values())}
         aliases = self.aten.outputs or [None] * (len(results) - count)
         # By position in the graph's flat results: outputs made here, then the bases that only aliases show.
@@ -274,7 +274,7 @@ class _Lowerer:
         for target, result in zip(written, results, strict=False):
             self.lw.device = target.device
             final.append(self._near(result))
-        self._write_back(written, final, taken)
+        self._write_back(written, final, written_buffers)
         return tuple(outputs)
 
     def _target(self, name: str) -> TensorValue:
@@ -292,7 +292,7 @@ class _Lowerer:
         dtype = BY_TORCH[alias.dtype].name if alias.dtype is not None else base.dtype
         return Ref(base.buffer, exprs(alias.shape), exprs(alias.strides), base.offset + alias.offset, dtype)
 
-    def _fresh(self, result: Any, taken: set[str]) -> object:
+    def _fresh(self, result: Any, foreign: set[str]) -> object:
         if not isinstance(result, fx.Node):
             return result
         self.lw.device = str(result.meta["val"].device) if isinstance(result.meta["val"], torch.Tensor) else ""
@@ -304,7 +304,7 @@ class _Lowerer:
         strides = strides_of(result.meta["val"])
         ref = lw.realize(value) if value.base is not None else value.ref
         # Results that eager makes apart don't share memory here either, nor with arguments, whatever a pass left out.
-        if ref is not None and ref.buffer not in taken | self.returned and _same_layout(ref, strides):
+        if ref is not None and ref.buffer not in foreign | self.returned and _same_layout(ref, strides):
             self.returned.add(ref.buffer)
             return Ref(ref.buffer, ref.shape, strides, ref.offset, ref.dtype)
         name = lw.buffer(value.dtype, value.shape, strides, device=value.device)
@@ -315,7 +315,7 @@ class _Lowerer:
             self.returned.add(name)
         return copied
 
-    def _write_back(self, targets: list[TensorValue], values: list[TensorValue], taken: set[str]) -> None:
+    def _write_back(self, targets: list[TensorValue], values: list[TensorValue], written_buffers: set[str]) -> None:
         """Copy the final values of mutated arguments into them, reading all old values before."""
         lw = self.lw
         pending: list[tuple[TensorValue, Ref]] = []
@@ -325,9 +325,9 @@ class _Lowerer:
             if value.ref is not None and value.ref == place:
                 continue
             if value.ref is not None:
-                safe = value.ref.buffer not in taken
+                safe = value.ref.buffer not in written_buffers
             else:
-                safe = self._reads_in_place(value, place, taken)
+                safe = self._reads_in_place(value, place, written_buffers)
             if not safe:
                 copy = TensorValue(value.shape, value.dtype, value.strides, formula=value.at, cost=value.cost)
                 copy.parts, copy.device = value.parts, value.device
@@ -337,12 +337,12 @@ class _Lowerer:
         for value, place in pending:
             lw.store(value, place)
 
-    def _reads_in_place(self, value: TensorValue, place: Ref, taken: set[str]) -> bool:
+    def _reads_in_place(self, value: TensorValue, place: Ref, written_buffers: set[str]) -> bool:
         """Whether a formula reads mutated arguments only where it is going to be written itself."""
         _, index = self.lw.axes(place.shape, place.strides)
         at = place.offset + total(i * s for i, s in zip(index, place.strides, strict=True))
         loads = () if ZERO in place.shape else (v for v in values_of(value.at(index)) if isinstance(v, Load))
-        return all(v.buffer not in taken or (v.buffer == place.buffer and v.index is at) for v in loads)
+        return all(v.buffer not in written_buffers or (v.buffer == place.buffer and v.index is at) for v in loads)
 
 
 def _buffer_of(value: TensorValue) -> str:

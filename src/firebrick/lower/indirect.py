@@ -231,9 +231,9 @@ def advanced(
     ]
 
     def where_to(out: tuple[Expr, ...], at: list[Expr]) -> list[Expr]:
-        kept = iter((*out[:first], *out[first + rank :]))
+        unindexed = iter((*out[:first], *out[first + rank :]))
         named = dict(zip(used, at, strict=True))
-        return [named[d] if d in named else next(kept) for d in range(x.rank)]
+        return [named[d] if d in named else next(unindexed) for d in range(x.rank)]
 
     return places, (*rest[:first], *middle, *rest[first:]), where_to
 

@@ -62,10 +62,10 @@ def _best(name: str, lw: Lowering, x: TensorValue, dim: int) -> tuple[TensorValu
 
     def place(i: tuple[Expr, ...], along: Expr) -> Value:
         element = cast(x.at(i), compute)
-        taken = op("eq", element, running(name, along, element))
+        improves = op("eq", element, running(name, along, element))
         if DTYPES[compute].is_float:
-            taken = op("or", taken, op("isnan", element))
-        return running("max", along, where(taken, index_value(along), constant(0, "i64")))
+            improves = op("or", improves, op("isnan", element))
+        return running("max", along, where(improves, index_value(along), constant(0, "i64")))
 
     return best, _scan(lw, x, dim, places, place)
 

@@ -166,12 +166,12 @@ class DiskCache:
     @contextlib.contextmanager
     def lock(self, key: Key) -> Iterator[None]:
         """Hold the lock of a key while it is compiled; without a usable disk, nothing is locked."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
                 if self.enabled:
                     self._make_folders(self.root / "locks")
                     path = self.root / "locks" / f"{key.digest[:24]}.lock"
-                    held.enter_context(FileLock(str(path), timeout=_LOCK_SECONDS))
+                    stack.enter_context(FileLock(str(path), timeout=_LOCK_SECONDS))
             except (OSError, NotImplementedError) as error:
                 if not isinstance(error, Timeout):
                     self._warn(error)

@@ -24,17 +24,17 @@ def _attend(query: torch.Tensor, *args: Any, **named: Any) -> tuple[torch.Tensor
 
 def moved(number: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The number on a GPU, without a copy that waits."""
-    made: Any = torch.full((), int(number), dtype=number.dtype, device=device)
-    made.on_host = number
-    return made
+    on_device: Any = torch.full((), int(number), dtype=number.dtype, device=device)
+    on_device.on_host = number
+    return on_device
 
 
 def _derive(*args: Any, **named: Any) -> tuple[torch.Tensor, ...]:
     with torch.cuda.device_of(args[1]):
         steps = not torch.cuda.is_current_stream_capturing()
-        known = {i: getattr(args[i], "on_host", None) for i in _NUMBERS if steps}
-        given = [args[i].cpu() if i in known and known[i] is None else known.get(i, a) for i, a in enumerate(args)]
-        return _backward(*given, **named)  # type: ignore[no-any-return]
+        seeds = {i: getattr(args[i], "on_host", None) for i in _NUMBERS if steps}
+        inputs = [args[i].cpu() if i in seeds and seeds[i] is None else seeds.get(i, a) for i, a in enumerate(args)]
+        return _backward(*inputs, **named)  # type: ignore[no-any-return]
 
 
 def _ours(op: Any, function: Any, *tags: torch.Tag) -> Any:

@@ -93,10 +93,10 @@ class Hot:
         if done:
             size.trials, size.least[alone] = size.trials + 1, min(size.least[alone], took)
             if (error := job.exception()) is not None or size.trials == _TRIALS:  # type: ignore[union-attr]
-                taken = error is None and size.least[True] < _GAIN * size.least[False]
-                size.run = job.result() if taken else self._many  # type: ignore[union-attr]
+                adopted = error is None and size.least[True] < _GAIN * size.least[False]
+                size.run = job.result() if adopted else self._many  # type: ignore[union-attr]
                 text = "{1:.0f} us a call, for many sizes {0:.0f} us".format(*[t * 1e6 for t in size.least])
-                text = f"{text}, {'taken' if taken else 'not taken'}" if error is None else f"not compiled: {error}"
+                text = f"{text}, {'taken' if adopted else 'not taken'}" if error is None else f"not compiled: {error}"
                 shapes = ", ".join("x".join(map(str, shape)) for shape in key)
                 recorder.reason("hot size", f"{self._name} of {shapes}: {text}")
         elif job is None and self._left and size.calls >= _CALLS and size.spent > self._seconds:

@@ -297,11 +297,11 @@ class _Refresh:
 
     def _last_reads(self) -> list[list[int]]:
         """For each call the slots that are of no use after it: a weight that is only a step to another is dropped."""
-        kept = {*self.derived_slots}
+        lasting = {*self.derived_slots}
         dead: list[list[int]] = []
         for _, args, _, _, _, outs, *_ in reversed(self.calls):
-            gone = {slot for slot in (*_slots_of(args, self.views), *outs) if slot is not None and slot not in kept}
-            kept |= gone
+            gone = {slot for slot in (*_slots_of(args, self.views), *outs) if slot is not None and slot not in lasting}
+            lasting |= gone
             dead.append(sorted(gone))
         return dead[::-1]
 

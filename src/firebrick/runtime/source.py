@@ -32,8 +32,8 @@ def digest_of(package: Path, folder: Path) -> str:
     files = sorted(_files(package), key=lambda entry: entry.path)
     if any(entry.name.endswith(".c") for entry in files):  # what the extension is built from says more than how
         files = [entry for entry in files if not entry.name.endswith((".so", ".pyd"))]
-    found = [entry.stat() for entry in files]
-    stamps = array("q", [n for f in found for n in (f.st_size, f.st_mtime_ns, f.st_ctime_ns, f.st_ino)]).tobytes()
+    stats = [entry.stat() for entry in files]
+    stamps = array("q", [n for f in stats for n in (f.st_size, f.st_mtime_ns, f.st_ctime_ns, f.st_ino)]).tobytes()
     facts = "\0".join([entry.path for entry in files]).encode() + stamps
     note = folder / "source" / hashlib.blake2b(facts, digest_size=12).hexdigest()
     with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from firebrick import _native
 from firebrick.report import recorder
-from firebrick.runtime.batches import Batch
 from firebrick.runtime.unwatched import has_watchers, unwatched
 
 if TYPE_CHECKING:
@@ -406,11 +405,11 @@ class _Node(torch.autograd.Function):
         hooked = not dirty and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # type: ignore[attr-defined]
         # Of tensors that hooks pack, such as a checkpoint's, no other reference may stay.
         ctx.before = None if dirty else replace(before, inputs=()) if hooked else before
-        kept = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
+        saved_tensors = [run.fetch(plan.saved[i], inputs, results) for i in part.saved]
         own = [results[plan.tangents[i].of.at] for i in part.tangents if i in plan.own]
-        ctx.save_for_backward(*kept, *own, *(inputs if hooked else ()))
+        ctx.save_for_backward(*saved_tensors, *own, *(inputs if hooked else ()))
         if len(part.tangents) > 1 and plan.uses and not dirty and not hooked:
-            ctx.versions = [t._version for t in kept]
+            ctx.versions = [t._version for t in saved_tensors]
         ctx.made_of = {}  # nodes of links above this one -> their results
         for p in [p for p in plan.entered(part) if p in run.linked] if part.link else ():
             t, node = results[p.at], results[p.at].grad_fn
@@ -427,16 +426,16 @@ class _Node(torch.autograd.Function):
         if ctx.part.link and not (torch.is_grad_enabled() or is_wanted(ctx)):
             return (None, None, None, *[None] * (ctx.size - 2), *gradients, None)
         try:
-            kept = ctx.saved_tensors  # to be unpacked once
+            saved_tensors = ctx.saved_tensors  # to be unpacked once
         except RuntimeError:
-            kept = _unchanged(ctx, gradients)
-            if not kept:
+            saved_tensors = _unchanged(ctx, gradients)
+            if not saved_tensors:
                 raise
-        once = (kept or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+        once = (saved_tensors or ctx.part.link) and not torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
         if once and not (ctx.part.link or torch.is_grad_enabled()):
-            ctx.before, kept = None, [*kept]
+            ctx.before, saved_tensors = None, [*saved_tensors]
             ctx.maybe_clear_saved_tensors()
-        rows = _rows(ctx, kept, *gradients)
+        rows = _rows(ctx, saved_tensors, *gradients)
         if once:
             ctx.before = None  # goes with what is saved
         return (None, None, None, *rows)
@@ -504,9 +503,9 @@ def _unchanged(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Sequence[t
     shown = {plan.tangents[i].of.at: i for i in part.tangents}
     pairs = zip(ctx.places, gradients, strict=False)
     used = {at for place, gradient in pairs if gradient is not None for at in plan.uses[shown[place]]}
-    kept = tuple([saved.data for saved in raw])
-    rows = zip(part.saved, kept, ctx.versions, strict=True)
-    return () if any(t._version != version for at, t, version in rows if at in used) else kept
+    saved_tensors = tuple([saved.data for saved in raw])
+    rows = zip(part.saved, saved_tensors, ctx.versions, strict=True)
+    return () if any(t._version != version for at, t, version in rows if at in used) else saved_tensors
 
 
 def _rows(ctx: Any, kept: Sequence[torch.Tensor], *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -555,3 +554,53 @@ def _conform(gradient: torch.Tensor, tangent: Tangent, sizes: Mapping[str, int])
     if gradient.dtype == dtype and gradient.stride() == strides and type(gradient) in (torch.Tensor, FakeTensor):
         return gradient
     return torch.empty_strided(shape, strides, dtype=dtype, device=gradient.device).copy_(gradient)
+
+
+_functorch: Any = torch._C._functorch
+
+
+class Batch:
+    """The outermost batch that some tensors are in; `legacy`: one of `torch.autograd.grad`, not of `torch.vmap`."""
+
+    def __init__(self, legacy: bool, level: int) -> None:
+        self.legacy, self.level = legacy, level
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor | None]) -> Batch | None:
+        """The batch that was opened last, None if there is none."""
+        present = [t for t in tensors if t is not None]
+        levels = [_functorch.maybe_get_level(t) for t in present if _functorch.is_batchedtensor(t)]
+        if levels:
+            return cls(False, max(levels))
+        if not any(_functorch.is_legacy_batchedtensor(t) for t in present):
+            return None
+        level = torch._C._vmapmode_increment_nesting()
+        torch._C._vmapmode_decrement_nesting()
+        while level > 1 and not any(cls(True, level)._holds(t) for t in present):
+            level -= 1
+        return cls(True, level)
+
+    def _holds(self, tensor: torch.Tensor) -> bool:
+        if not self.legacy:
+            return bool(_functorch.is_batchedtensor(tensor)) and _functorch.maybe_get_level(tensor) == self.level
+        one, two = (torch._remove_batch_dim(tensor, self.level, size, 0) for size in (1, 2))
+        return one.shape == two.shape  # a tensor that is not in the batch is repeated as often as it is asked to be
+
+    def _rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with the batch as its first dimension."""
+        if self.legacy:
+            return torch._remove_batch_dim(tensor, self.level, 1, 0)
+        value, dim = _functorch._unwrap_batched(tensor, self.level)
+        return value.movedim(dim, 0)  # type: ignore[no-any-return]
+
+    def map(
+        self, function: Callable[..., tuple[torch.Tensor | None, ...]], tensors: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """What a function gives for each of the batch, as a batch."""
+        rows = {i: self._rows(t) for i, t in enumerate(tensors) if t is not None and self._holds(t)}
+        size = len(next(iter(rows.values())))
+        rows = rows if size else {i: row.new_zeros(1, *row.shape[1:]) for i, row in rows.items()}
+        calls = [function(*[rows[k][i] if k in rows else t for k, t in enumerate(tensors)]) for i in range(size or 1)]
+        add = torch._add_batch_dim if self.legacy else _functorch._add_batch_dim
+        results = [None if column[0] is None else torch.stack(column)[:size] for column in zip(*calls, strict=True)]
+        return tuple([None if r is None else add(r, 0, self.level) for r in results])

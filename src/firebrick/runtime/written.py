@@ -33,17 +33,17 @@ def written_form(op: OpOverload) -> OpOverload | None:
     own, results = sum(fresh), sum(fresh) + len(written)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        copies = {a.name: given[a.name].clone() for a in written}
-        made = op(**{**given, **copies})
-        every = (*((made if len(fresh) > 1 else (made,))[:own]), *copies.values())
+        arguments_of = {**dict(zip(names, args, strict=False)), **kwargs}
+        copies = {a.name: arguments_of[a.name].clone() for a in written}
+        returned = op(**{**arguments_of, **copies})
+        every = (*((returned if len(fresh) > 1 else (returned,))[:own]), *copies.values())
         return every if results > 1 else every[0]
 
     def meta(*args: Any, **kwargs: Any) -> Any:
         if own:
             return kernel(*args, **kwargs)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        every = tuple(torch.empty_like(given[a.name]) for a in written)
+        arguments_of = {**dict(zip(names, args, strict=False)), **kwargs}
+        every = tuple(torch.empty_like(arguments_of[a.name]) for a in written)
         return every if results > 1 else every[0]
 
     name = f"{op.namespace}__{op._opname}" + (f".{op._overloadname}" if op._overloadname != "default" else "")

@@ -227,8 +227,8 @@ class Measure:
                 if self._try(row, self._first, row, side, folder / str(k)):
                     sides[row.contender] = side
                 starts = {"first call": row.cold, "warm start": row.warm}
-                told = (f"{name} {value:.2f} s" for name, value in starts.items() if value == value)
-                self.say(row, ", ".join(told) or "ready")
+                parts = (f"{name} {value:.2f} s" for name, value in starts.items() if value == value)
+                self.say(row, ", ".join(parts) or "ready")
             times = self.rounds(sides, seconds)
             self._compare(sides, folder)
             for row in self.rows:

@@ -233,9 +233,9 @@ def minify(
         captured = capture(loaded.submodule(module) if module else loaded, stages=False, errors=False)
         small = minifying.minify(captured, backend, seconds=seconds, timeout=timeout)
     small.write(out)
-    told = {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
+    summary = {"problem": asdict(small.problem), "before": small.before, "after": small.after, "script": str(out)}
     text = f"{small.problem}\n{small.before} ops cut down to {small.after} in {small.tries} tries; run: python {out}"
-    _tell(as_json, told, text)
+    _tell(as_json, summary, text)
 
 
 @app.command(context_settings=_REST, epilog="Example: `firebrick bisect train.py --epochs 1`")

@@ -117,14 +117,14 @@ def ceilings(gpu: str = "") -> Ceilings:
 def _stderr_off() -> Iterator[None]:
     """Nothing is printed on file descriptor 2: the profiler writes lines there as it starts and stops."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _trace(

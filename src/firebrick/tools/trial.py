@@ -175,7 +175,7 @@ def _place(nodes: Any) -> dict[str, str]:
 
 
 def _part(
-    case: Case, nodes: list[fx.Node], start: int, end: int, kept: dict[str, Any]
+    case: Case, nodes: list[fx.Node], start: int, end: int, values: dict[str, Any]
 ) -> tuple[fx.GraphModule, list[Any]]:
     """The calls from `start` to `end` as a graph of what comes before; returns what is used behind."""
     originals = dict(zip((n for n in case.gm.graph.nodes if n.op == "placeholder"), case.inputs, strict=True))
@@ -183,10 +183,10 @@ def _part(
     used = [n for node in chosen for n in node.all_input_nodes if n.op != "get_attr" and n not in chosen]
     inputs = list(dict.fromkeys([*(originals if start == 0 else ()), *used]))
     results = [n for n in chosen if any(user not in chosen for user in n.users)]
-    results = [n for n in results if isinstance(kept.get(n.name), torch.Tensor)] or [nodes[end - 1]]
+    results = [n for n in results if isinstance(values.get(n.name), torch.Tensor)] or [nodes[end - 1]]
     gm = part_of(case.gm, chosen, inputs, results)
     gm.graph.output_node().meta = dict(case.gm.graph.output_node().meta)
-    return gm, [originals.get(node, kept.get(node.name)) for node in inputs]
+    return gm, [originals.get(node, values.get(node.name)) for node in inputs]
 
 
 class _Watcher:

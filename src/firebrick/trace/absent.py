@@ -162,5 +162,5 @@ class _Absent:
 
 def _order(val: Any) -> list[int]:
     strides: Any = expressions(val.stride()) if val.layout == torch.strided else ()
-    known = len(strides) == val.dim() and all(isinstance(stride, int) for stride in strides)
-    return sorted(range(val.dim()), key=(lambda d: -strides[d]) if known else None)
+    fixed = len(strides) == val.dim() and all(isinstance(stride, int) for stride in strides)
+    return sorted(range(val.dim()), key=(lambda d: -strides[d]) if fixed else None)

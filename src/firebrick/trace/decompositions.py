@@ -136,9 +136,9 @@ def _batch_norm_training(
         unbiased = var * count / torch.sym_max(count - 1, 1)
         running_var.copy_(unbiased * momentum + running_var * (1 - momentum))
     # Eager keeps statistics in the type of x, and in f32 on GPUs and where the other arguments have another.
-    kept = next((t.dtype for t in others if t is not None), x.dtype)
-    kept = x.dtype if kept == x.dtype and x.device.type == "cpu" else wide
-    return out.to(x.dtype), mean.to(kept), rstd.to(kept)
+    stat_dtype = next((t.dtype for t in others if t is not None), x.dtype)
+    stat_dtype = x.dtype if stat_dtype == x.dtype and x.device.type == "cpu" else wide
+    return out.to(x.dtype), mean.to(stat_dtype), rstd.to(stat_dtype)
 
 
 def _native_batch_norm(x: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -335,12 +335,12 @@ def _isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool
     """PyTorch's own asks for a power of a size, to choose between the two."""
     places, tests = x.reshape(-1), tests.reshape(-1)
     if tests.numel() <= 16:
-        held = (places.unsqueeze(1) == tests).any(1)
+        inside = (places.unsqueeze(1) == tests).any(1)
     else:
         dtype = torch.promote_types(x.dtype, tests.dtype)
         places, tests = places.to(dtype), tests.to(dtype).sort()[0]
-        held = tests[torch.searchsorted(tests, places).clamp_max(tests.numel() - 1)] == places
-    return (~held if invert else held).reshape(x.shape)
+        inside = tests[torch.searchsorted(tests, places).clamp_max(tests.numel() - 1)] == places
+    return (~inside if invert else inside).reshape(x.shape)
 
 
 _BY_SIXTH: dict[OpOverload, Callable[..., Tensor]] = {

@@ -306,9 +306,9 @@ class _JointTrace(Trace):
 
     def new_name(self, name: str) -> str:
         """A name for another input, which nothing in the graph has."""
-        taken = {n.name for n in self.gm.graph.nodes}.union(self.tracer.constants, self.leaves)
-        taken.update(v.storage.origin.name for v in self.inputs if v.storage.origin is not None)
-        while name in taken:
+        names = {n.name for n in self.gm.graph.nodes}.union(self.tracer.constants, self.leaves)
+        names.update(v.storage.origin.name for v in self.inputs if v.storage.origin is not None)
+        while name in names:
             name = "_" + name
         return name
 
@@ -423,12 +423,12 @@ class _JointFinish(Finish):
         past = [(tangents.index(cuts[k]), (i,)) for i, row in behind.items() for k in row]
         apart = [(t, by) for t, by in past if not any({t, *by} <= {*group} for group in groups)]
         groups = in_order(groups, [*needs, *apart])
-        given = self._tangents(tangents)
+        tangent_values = self._tangents(tangents)
         own = tuple([i for i, p in enumerate(tangents) if not dirty and self._reads_itself(p)])
         held = [] if self.trace.above else self._held([self.shown[p].grad_fn for p in tangents])
-        computed = self._backward(tangents, given)
+        computed = self._backward(tangents, tangent_values)
         if self.trace.custom and not self.trace.above:
-            twisted = nonlinear(self.tracer.tape.records, [v.record for v in given], self.trace.custom)
+            twisted = nonlinear(self.tracer.tape.records, [v.record for v in tangent_values], self.trace.custom)
             self.trace.twisted = list(dict.fromkeys(self.trace.custom[i] for i in twisted))
             self.trace.read_again = any(map(self._reads_own_result, self.trace.custom))
         gradients = [None if g is None else self.tracer.read(self.tracer.value_of(g)) for g in computed]

@@ -186,9 +186,9 @@ class _Divider:
         plan, graph, moved = division.plan, division.forward.gm.graph, list[tuple[str, int]]()
         results: Any = graph.output_node().args[0]
         inputs = list(division.backward.gm.graph.nodes)
-        for node, place, size, given in zip(self.saved, plan.saved, division.sizes, inputs, strict=False):
+        for node, place, size, leaf in zip(self.saved, plan.saved, division.sizes, inputs, strict=False):
             device = node.meta["val"].device
-            mine = size >= least and int(place.at) >= plan.results and node.op == "call_function" and given.users
+            mine = size >= least and int(place.at) >= plan.results and node.op == "call_function" and leaf.users
             if not mine or device.type in NEAR:
                 continue
             result = results[len(division.forward.mutated) + int(place.at)]
@@ -199,10 +199,10 @@ class _Divider:
                 continue
             graph.output_node().replace_input_with(result, away)
             moved.append((str(device), size))
-            with given.graph.inserting_before(next(n for n in given.graph.nodes if given in n.all_input_nodes)):
-                given.meta["val"] = away.meta["val"]
-                back = _added(given.graph, aten._to_copy.default, given, device=device, non_blocking=True)
-            given.replace_all_uses_with(back, lambda user, back=back: user is not back)
+            with leaf.graph.inserting_before(next(n for n in leaf.graph.nodes if leaf in n.all_input_nodes)):
+                leaf.meta["val"] = away.meta["val"]
+                back = _added(leaf.graph, aten._to_copy.default, leaf, device=device, non_blocking=True)
+            leaf.replace_all_uses_with(back, lambda user, back=back: user is not back)
         return replace(division, plan=replace(plan, offloaded=tuple(moved)))
 
     # ------------------------------------------------------------ places
@@ -275,17 +275,17 @@ class _Divider:
         graph = backward.gm.graph
         output = graph.output_node()
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
-        tangents, taken = inputs[len(self.saved) :], set()
+        tangents, reused = inputs[len(self.saved) :], set()
         returned: Any = output.args[0]
         results: list[Any] = []
         for node in returned:
             base = base_of(node)
             alias = None
             val, whole = node.meta["val"], base.meta["val"]
-            if base in tangents and base not in taken and whole.dtype == val.dtype:
+            if base in tangents and base not in reused and whole.dtype == val.dtype:
                 offset = size_of(val.storage_offset()) - size_of(whole.storage_offset())
                 alias = Alias("input", inputs.index(base), expressions(val.shape), expressions(val.stride()), offset)
-                taken.add(base)
+                reused.add(base)
             backward.outputs.append(alias)
             results.append(None if alias is not None else node)
         output.args = (tuple(results),)

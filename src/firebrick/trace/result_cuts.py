@@ -52,8 +52,8 @@ def cuts_of(graph: fx.Graph, hidden: Sequence[str] = ()) -> Cuts:
     number = {node: i for i, node in enumerate(graph.nodes)}
     writes: dict[int, list[fx.Node]] = defaultdict(list)
     for node in filter(is_mutating, graph.nodes):
-        told = written_by(node.target, node.args, node.kwargs) or [node.args[:1], node.kwargs.get("out")]
-        written = [a for a in pytree.tree_leaves(told) if isinstance(a, fx.Node)] or node.all_input_nodes
+        declared = written_by(node.target, node.args, node.kwargs) or [node.args[:1], node.kwargs.get("out")]
+        written = [a for a in pytree.tree_leaves(declared) if isinstance(a, fx.Node)] or node.all_input_nodes
         for at in dict.fromkeys(at for a in written for at in memory[a]):
             writes[at].append(node)
     flows = {n for n in graph.nodes if has_history(n) or is_mutating(n)}

@@ -169,8 +169,8 @@ class Tracer(TorchDispatchMode):
         pairs = [self.lower(a) for a in args]
         named = {k: self.lower(v) for k, v in kwargs.items()}
         result = self.fakes(func, tuple(p[1] for p in pairs), {k: v[1] for k, v in named.items()})
-        given = tuple(p[0] for p in pairs), {k: v[0] for k, v in named.items()}
-        record = self.tape.add(func, *given, result, draws=draws)
+        arguments = tuple(p[0] for p in pairs), {k: v[0] for k, v in named.items()}
+        record = self.tape.add(func, *arguments, result, draws=draws)
         if isinstance(result, (tuple, list)):
             for i, item in enumerate(result):
                 if isinstance(item, FakeTensor):
@@ -237,14 +237,14 @@ def _attention(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
     reads no seeds, which lie on the CPU or the GPU as the forward ran step by step or as a recorded graph."""
     place = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
     seeds = [place[name] for name in ("philox_seed", "philox_offset") if name in place]
-    given, named = list(args), dict(zip(place, args, strict=False)) | kwargs
+    arguments, named = list(args), dict(zip(place, args, strict=False)) | kwargs
     if named.get("dropout_p"):
         func = SEEDED[func] if named.get("compute_log_sumexp", func in SEEDED) else func
     elif seeds:
         with tracer:
             seed = torch.zeros((), dtype=torch.int64, device=args[0].device)
-        given[seeds[0]] = given[seeds[1]] = seed
-    return tracer.record_call(func, tuple(given), kwargs, draws=not seeds)
+        arguments[seeds[0]] = arguments[seeds[1]] = seed
+    return tracer.record_call(func, tuple(arguments), kwargs, draws=not seeds)
 
 
 def _each(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -507,10 +507,10 @@ def _bernoulli(tracer: Tracer, func: OpOverload, args: tuple[Any, ...], kwargs: 
     order = by_stride(tuple(fake.shape), fake.stride())[::-1]
     if order == sorted(order):
         return _mutate(tracer, func, args, kwargs)
-    given = args[1] if len(args) > 1 else kwargs.pop("p", 0.5)
+    rate = args[1] if len(args) > 1 else kwargs.pop("p", 0.5)
     with tracer:
-        given = given.expand(fake.shape).permute(order) if isinstance(given, torch.Tensor) else given
-        drawn = functional_of(func)(args[0].permute(order), given, **kwargs)  # type: ignore[misc]
+        rate = rate.expand(fake.shape).permute(order) if isinstance(rate, torch.Tensor) else rate
+        drawn = functional_of(func)(args[0].permute(order), rate, **kwargs)  # type: ignore[misc]
         drawn = drawn.permute([order.index(d) for d in range(len(order))])
     tracer.overwrite(args[0], tracer.read(tracer.value_of(drawn)))
     return args[0]

@@ -2,7 +2,7 @@
 
 import torch
 
-from firebrick.backends.loops import LoopCompiler
+from firebrick.backends.engines import LoopCompiler
 from firebrick.extend import FunctionText, Target, Templates, call_of
 from firebrick.extend.pass_runner import copy_graph
 from firebrick_simchip.chip import Operand

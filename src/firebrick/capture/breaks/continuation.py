@@ -226,8 +226,8 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
     stack = [f"{ON_STACK}{n}" for n, kind in enumerate(shape.stack) if kind == VALUE]
     parameters += [*shape.locals, *stack]
     freevars = [name for name in cells if name in used]
-    given = {name for end in region.ends for name in end.names} if region is not None else set()
-    others = [n for n in code.co_varnames if n in used | given and n not in cells and n not in parameters]
+    end_names = {name for end in region.ends for name in end.names} if region is not None else set()
+    others = [n for n in code.co_varnames if n in used | end_names and n not in cells and n not in parameters]
     layout = Layout.of(code)
     line = graph.instructions[shape.index].line or code.co_firstlineno
     suffix = f"resume_at_{line}" if region is None else f"part_at_{line}"
@@ -249,10 +249,10 @@ def _make(code: CodeType, shape: Shape) -> CodeType:
             items.append(exits[end.index])
             items += _give_back(code, layout, end, number if len(region.ends) > 1 else None)
     items = expand(items, layout)
-    made = assemble(items, layout)
+    new_code = assemble(items, layout)
     indices = tuple(body.indices.get(id(item), -1) for item in items if isinstance(item, Instr))
-    _origins(made).append(Origin(weakref.ref(code), shape.index, indices, region))
-    return made
+    _origins(new_code).append(Origin(weakref.ref(code), shape.index, indices, region))
+    return new_code
 
 
 def _restore(shape: Shape, live: frozenset[str], cells: int, position: Position) -> list[Item]:
@@ -302,14 +302,14 @@ def _give_back(code: CodeType, layout: Layout, end: End, number: int | None) -> 
         emitter.emit("STORE_FAST", temp)  # which takes a NULL, too
         if kind == VALUE:
             stack.append(temp)
-    given = list(end.names)
-    for n, name in enumerate(given):
+    holders = list(end.names)
+    for n, name in enumerate(holders):
         if name in end.unsure:
-            given[n] = new_result()
-            load_unsure(emitter, name, given[n])
+            holders[n] = new_result()
+            load_unsure(emitter, name, holders[n])
     if number is not None:
         emitter.load_const(number)
-    for name, local in zip(end.names, given, strict=True):
+    for name, local in zip(end.names, holders, strict=True):
         if name in end.unread:
             emitter.load_callable(unread)
         emitter.emit("LOAD_FAST", local)
@@ -317,8 +317,8 @@ def _give_back(code: CodeType, layout: Layout, end: End, number: int | None) -> 
             emitter.call(1)
     for name in stack:
         emitter.emit("LOAD_FAST", name)
-    for name in (*given, *stack):
+    for name in (*holders, *stack):
         emitter.delete_fast(name)  # an exception that is given back may hold this frame, which must not hold it
-    emitter.build_tuple((number is not None) + len(given) + len(stack))
+    emitter.build_tuple((number is not None) + len(holders) + len(stack))
     emitter.return_value()
     return emitter.items

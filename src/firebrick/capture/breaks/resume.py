@@ -278,14 +278,14 @@ class _Break:
         return self.kept is not None and len(state.stack) > self.kept
 
     def _region_at(self, index: int, state: State) -> tuple[Region, Region] | None:
-        found = region_at(self.graph, index, state, self.loop, self.stays, self.own)
-        if found is None:
+        region = region_at(self.graph, index, state, self.loop, self.stays, self.own)
+        if region is None:
             return None
         source = origin(self.code)
         if source is None:
-            return found, found
-        numbered = found.numbered(source.indices, source.region.base if source.region is not None else 0)
-        return None if numbered is None else (found, numbered)
+            return region, region
+        numbered = region.numbered(source.indices, source.region.base if source.region is not None else 0)
+        return None if numbered is None else (region, numbered)
 
     def _behind(self, region: Region, state: State) -> Iterable[tuple[int, State]]:
         """The ends of a region with what is known there."""
@@ -358,22 +358,22 @@ class _Break:
         live = (live_slots(code)[index] | sum(graph.slots[name] for name in written)) & state.maybe
         names = self._passed_names({n for n, bit in graph.slots.items() if live & bit}, receiver)
         shape = Shape(user_index, state.stack, names, self._unsure(names, state), region)
-        made = continuation(user_code, shape)
-        self._call(made, shape, index, receiver, names, 0)
+        rest_code = continuation(user_code, shape)
+        self._call(rest_code, shape, index, receiver, names, 0)
         self.emitter.return_value()
 
     def _call_region(self, index: int, state: State, places: dict[int, Label]) -> None:
         """Call a region of a loop and go on where it ends."""
         emitter, graph, source = self.emitter, self.graph, origin(self.code)
-        found, region = self.regions[index]
+        own, region = self.regions[index]
         user_code = self.code if source is None else source.code
         receiver = receiver_of(user_code, region.start, region)
-        used, _ = names_touched(graph.instructions[i] for i in found.members)
+        used, _ = names_touched(graph.instructions[i] for i in own.members)
         names = self._passed_names({n for n in used if graph.slots[n] & state.maybe}, receiver)
-        shape = Shape(region.start, state.stack[found.base :], names, self._unsure(names, state), region)
-        made = continuation(user_code, shape)
-        self._call(made, shape, index, receiver, [name for name in names if name in region.written], found.base)
-        ends = found.ends
+        shape = Shape(region.start, state.stack[own.base :], names, self._unsure(names, state), region)
+        rest = continuation(user_code, shape)
+        self._call(rest, shape, index, receiver, [name for name in names if name in region.written], own.base)
+        ends = own.ends
         for number, end in enumerate(ends):
             other = Label()
             if number + 1 < len(ends):
@@ -417,7 +417,7 @@ class _Break:
                     emitter.delete_fast(temp)
 
     def _call(
-        self, made: CodeType, shape: Shape, index: int, receiver: str | None, moved: Sequence[str], below: int
+        self, new_code: CodeType, shape: Shape, index: int, receiver: str | None, moved: Sequence[str], below: int
     ) -> None:
         """Call new code with locals and the stack's items above the `below` lowest; `moved` locals become unbound."""
         emitter = self.emitter
@@ -432,11 +432,11 @@ class _Break:
         for name, temp in loaded.items():
             load_unsure(emitter, name, temp, below, keep=name not in moved)
         emitter.load_callable(_native.go_on)
-        for name in made.co_freevars:
+        for name in new_code.co_freevars:
             emitter.load_closure(name)
-        if made.co_freevars:
-            emitter.build_tuple(len(made.co_freevars))
-        emitter.make_function(made, 8 if made.co_freevars else 0)
+        if new_code.co_freevars:
+            emitter.build_tuple(len(new_code.co_freevars))
+        emitter.make_function(new_code, 8 if new_code.co_freevars else 0)
         if receiver is not None and receiver not in shape.locals:
             if receiver in self.graph.slots:
                 emitter.load_deref(receiver)
@@ -447,7 +447,7 @@ class _Break:
         # what is called owns them now: they live as long as they would have
         for name in (*loaded.values(), *(name for name in moved if name not in loaded), *stack):
             emitter.delete_fast(name)
-        emitter.build_list(made.co_argcount)
+        emitter.build_list(new_code.co_argcount)
         emitter.call(2)
 
     def _unsure(self, names: tuple[str, ...], state: State) -> frozenset[str]:

@@ -175,24 +175,24 @@ flow = ByCode(Flow)
 """Flow of a code object; made once."""
 
 
-def spread(known: dict[int, State], start: int, step: Callable[[int, State], Iterable[tuple[int, State]]]) -> None:
+def spread(reached: dict[int, State], start: int, step: Callable[[int, State], Iterable[tuple[int, State]]]) -> None:
     """Add what is known at all places that are reached from one; `step` gives those behind a place."""
     work = [start]
     while work:
         index = work.pop()
-        for after, new in step(index, known[index]):
-            old = known.get(after)
+        for after, new in step(index, reached[index]):
+            old = reached.get(after)
             merged = new if old is None else old.merge(new)
             if merged != old:
-                known[after] = merged
+                reached[after] = merged
                 work.append(after)
 
 
 def _states(code: CodeType) -> dict[int, State]:
     graph = flow(code)
-    known = {0: graph.entry()}
-    spread(known, 0, graph.step)
-    return known
+    reached = {0: graph.entry()}
+    spread(reached, 0, graph.step)
+    return reached
 
 
 states = ByCode(_states)

@@ -56,11 +56,11 @@ class ValueEmitter(Emitter):
 
     def load_const(self, value: object) -> None:
         """Push an object, or what captured code made and it stands in for."""
-        made = self.graph.new_objects.get(id(value))
-        if made is None:
+        new_object = self.graph.new_objects.get(id(value))
+        if new_object is None:
             super().load_const(value)
         else:
-            self.load(made)
+            self.load(new_object)
 
     def _load_cached(self, key: Any, value: Value) -> None:
         temp = self._temps_of.get(key)

@@ -65,16 +65,16 @@ class Prelude:
 
     def keep_states(self, emitter: ValueEmitter) -> list[str]:
         """Emit what keeps the states of random generators; the temporaries that hold them."""
-        kept = []
+        temps = []
         for generator in self._advanced.values():
             emitter.load_call(_kept, generator)
-            kept.append(emitter.store_temp())
-        return kept
+            temps.append(emitter.store_temp())
+        return temps
 
     @staticmethod
-    def put_back(emitter: ValueEmitter, kept: Sequence[str]) -> None:
+    def put_back(emitter: ValueEmitter, temps: Sequence[str]) -> None:
         """Emit what puts the states back that were kept."""
-        for temp in kept:
+        for temp in temps:
             emitter.run_call(partial.__call__, temps=[temp])
 
     def emit(self, emitter: ValueEmitter) -> None:

@@ -276,8 +276,8 @@ def _explain_tensor(source: str, value: Any, meta: TensorMeta) -> str:
             return _was(f"{source}.{name}", getattr(meta, name), getattr(now, name))
     if len(now.sizes) != len(meta.sizes):
         return _was(f"{source}.dim()", len(meta.sizes), len(now.sizes))
-    for what, wanted, found in (("shape", meta.sizes, now.sizes), ("stride()", meta.strides, now.strides)):
-        for dim, (want, size) in enumerate(zip(wanted, found, strict=True)):
+    for what, guarded, current in (("shape", meta.sizes, now.sizes), ("stride()", meta.strides, now.strides)):
+        for dim, (want, size) in enumerate(zip(guarded, current, strict=True)):
             if want is not None and want != size:
                 return _was(f"{source}.{what}[{dim}]", want, size)
     before, after = (torch._C.DispatchKeySet.from_raw_repr(keys) for keys in (meta.keys, now.keys))

@@ -145,7 +145,7 @@ class _Builder:
 
     def add_group(self, guard: Guard) -> bool:
         """Add a guard on several values; whether it was new."""
-        if any(known.same(guard) for known, *_ in self.groups):
+        if any(earlier.same(guard) for earlier, *_ in self.groups):
             return False
         numbers: tuple[int, ...] = ()
         sources: Iterable[s.Source] = guard.payload
@@ -163,7 +163,7 @@ class _Builder:
         if guard.kind in GROUP_KINDS:
             return self.add_group(guard)
         if guard.source is None:
-            if any(known.same(guard) for known in self.states):
+            if any(earlier.same(guard) for earlier in self.states):
                 return False
             self.states.append(guard)
             return True
@@ -263,16 +263,16 @@ def build_plan(guards: Iterable[Guard], code: CodeType) -> Plan:
     types = ((g.source, g.payload.get()) for g in ordered if g.kind == "TYPE" and g.source is not None)
     classes = {source: cls for source, cls in types if isinstance(cls, type)}
     builder = _Builder(code, classes)
-    kept = [guard for guard in ordered if builder.add(guard)]
+    added = [guard for guard in ordered if builder.add(guard)]
     order = builder.order()
     rows, checks, check_guards = _rows(order)
     states = [(_STATES[guard.kind], guard.payload) for guard in builder.states]
     groups = [(_GROUPS[g.kind], tuple(node.number for node in nodes), numbers) for g, nodes, numbers in builder.groups]
     plan = Plan(rows, checks, states, groups)
-    plan.guards = tuple(kept)
+    plan.guards = tuple(added)
     plan.modules = [
         guard
-        for guard in kept
+        for guard in added
         if guard.kind == "ID"
         and isinstance(guard.source, (s.Local, s.Cell))
         and isinstance(guard.payload.get(), torch.nn.Module)

@@ -106,11 +106,11 @@ class Guards:
     def defaults(self, source: Source, function: types.FunctionType) -> None:
         """A function with as many defaults, and the same names of those for keyword-only arguments."""
         positional, keyword = FunctionPart(source, "__defaults__"), FunctionPart(source, "__kwdefaults__")
-        for part, found in ((positional, function.__defaults__), (keyword, function.__kwdefaults__)):
-            if found is None:
+        for part, values in ((positional, function.__defaults__), (keyword, function.__kwdefaults__)):
+            if values is None:
                 self.equals(part, None)
             else:
-                self.type(part, type(found))
+                self.type(part, type(values))
         if function.__defaults__:
             self.length(positional, len(function.__defaults__))
         if function.__kwdefaults__:
@@ -148,13 +148,13 @@ class Guards:
         if torch.is_grad_enabled():
             self.put(("REQUIRES_GRAD", source, None), Guard("REQUIRES_GRAD", source, tensor.requires_grad))
 
-    def alias(self, source: Source, known: Value, obj: Any, *, pinned: bool) -> None:
+    def alias(self, source: Source, original: Value, obj: Any, *, pinned: bool) -> None:
         """Two sources give the same object."""
-        if pinned or known.source is None or known.source == source or isinstance(source, Const):
+        if pinned or original.source is None or original.source == source or isinstance(source, Const):
             return
         by_identity = (type, types.ModuleType, types.BuiltinFunctionType, torch.nn.Module)
-        if isinstance(known.source, Const) or isinstance(obj, by_identity):
+        if isinstance(original.source, Const) or isinstance(obj, by_identity):
             self.identity(source, obj)
-            self.pin(known)  # a number may decide which module it is
+            self.pin(original)  # a number may decide which module it is
         else:
-            self.same(source, known.source)
+            self.same(source, original.source)

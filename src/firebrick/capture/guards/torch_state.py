@@ -81,9 +81,9 @@ def set_hooks(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
 def _has_set() -> bool:
     """Whether there are such hooks."""
     with hooks_paused() as paused:
-        found = any(type(pack) is _Set for pack, _ in paused)
-    _native.look_for_hooks(found)
-    return found
+        has_set = any(type(pack) is _Set for pack, _ in paused)
+    _native.look_for_hooks(has_set)
+    return has_set
 
 
 _PRECISIONS = ("highest", "high", "medium")

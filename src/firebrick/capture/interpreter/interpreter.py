@@ -94,9 +94,9 @@ class Interpreter(Operations):
         """Take the last `count` values, the lowest first, without looking at them."""
         if count == 0:
             return []
-        taken = self.stack[-count:]
+        items = self.stack[-count:]
         del self.stack[-count:]
-        return taken
+        return items
 
     def root(self) -> Interpreter:
         """The frame that is captured."""
@@ -222,8 +222,8 @@ class Interpreter(Operations):
         if self.parent is not None or type(old) is not LazyValue or not isinstance(old.source, Local):
             return
         kind = type(old.obj)
-        held = (*self.stack, *self.slots.values())
-        if (kind in HOLDERS or hasattr(kind, "__del__")) and sum(value is old for value in held) < 2:
+        references = (*self.stack, *self.slots.values())
+        if (kind in HOLDERS or hasattr(kind, "__del__")) and sum(value is old for value in references) < 2:
             raise Break("unsupported-operation", f"{old.source}, whose end may do something, is let go")
 
     # -- calls --------------------------------------------------------------------------

@@ -56,8 +56,8 @@ def apply_function(interp: Interpreter, cls: Any, args: Args, kwargs: Kwargs) ->
         )
     recorded = torch.is_grad_enabled() and any(value.fake.requires_grad for value in _tensors(args))
     if recorded or not any(map(has_tensor, args)):
-        made = interp.tracer.graph.new_objects.get(id(cls))
-        cls = cls if made is None else twin(made)
+        new_class = interp.tracer.graph.new_objects.get(id(cls))
+        cls = cls if new_class is None else twin(new_class)
         return interp.tracer.graph.call(interp, "call_function", Named(cls.apply, cls.__name__), args, kwargs)
     forward, _ = interp.lookup(cls, "forward")
     function = forward.__func__ if isinstance(forward, staticmethod) else forward

@@ -59,11 +59,11 @@ def _class_statement(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     cell = interp.run_body(function, namespace)
     if resolved is not hosts:
         namespace.set_item(interp, ConstantValue("__orig_bases__"), TupleValue(bases))
-    made = meta.call(interp, [*named, namespace], options).realize()
-    if isinstance(cell, CellValue) and isinstance(made, ClassValue) and cell.content is None:
-        text = f"__class__ not set defining {name.as_constant()!r} as {made.obj!r}."
+    new_class = meta.call(interp, [*named, namespace], options).realize()
+    if isinstance(cell, CellValue) and isinstance(new_class, ClassValue) and cell.content is None:
+        text = f"__class__ not set defining {name.as_constant()!r} as {new_class.obj!r}."
         interp.raise_new(RuntimeError, f"{text} Was __classcell__ propagated to type.__new__?")
-    return made
+    return new_class
 
 
 @handles_each(*{meta.__new__ for meta in _METAS})
@@ -90,9 +90,9 @@ def _new_class(maker: Any, interp: Interpreter, args: Args, kwargs: Kwargs) -> V
     odd = odd or (issubclass(winner, enum.EnumMeta) and not own <= {*LIBRARIES})
     if odd or (told and maker not in (type.__new__, abc.ABCMeta.__new__)):
         raise Break("unsupported-instruction", f"{winner.__name__} itself follows class {name.as_constant()}")
-    made = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
+    host_entries = {key: _host_of(interp, key, entry.realize()) for key, entry in entries.items()}
     options = {} if told else {key: stand_in(interp, option) for key, option in kwargs.items()}
-    make = partial(make_class, maker, winner, name.as_constant(), hosts, made, options, bool(told))
+    make = partial(make_class, maker, winner, name.as_constant(), hosts, host_entries, options, bool(told))
     recipe = [interp.tracer.known(maker), meta, name, bases]
     value = NewClassValue(host := run(interp, make, [], {}), recipe, entries, {} if told else kwargs, bool(told))
     interp.tracer.remember(host, value)

@@ -58,13 +58,13 @@ class Histories:
         return not reached.isdisjoint([id(self.values[leaf]) for leaf in self.own_leaves])
 
     def _run(self, ask: Callable[[], Any]) -> Any:
-        given = {v.node: v.obj for v in (*self.graph.inputs, *self.graph._attribute_nodes.values())}
+        originals = {v.node: v.obj for v in (*self.graph.inputs, *self.graph._attribute_nodes.values())}
         before = torch.is_grad_enabled()
         torch._C._set_grad_enabled(self.grad)
         try:
             with self.graph.mode, torch.autograd.set_multithreading_enabled(False):
                 for node in [n for n in self.graph.graph.nodes if n not in self.values]:
-                    self.values[node] = self._value(node, given.get(node))
+                    self.values[node] = self._value(node, originals.get(node))
                 self.grad = torch.is_grad_enabled()
                 torch._C._set_grad_enabled(before)
                 return ask()
@@ -136,14 +136,14 @@ def _tensors(interp: Interpreter, value: Value) -> list[Any]:
 def _grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     graph, named = interp.tracer.graph, {**dict(zip(_NAMES, args, strict=False)), **kwargs}
     outputs, inputs = (_tensors(interp, named.pop(name, NONE)) for name in ("outputs", "inputs"))
-    given = named.pop("grad_outputs", NONE).realize().as_argument()
+    grads = named.pop("grad_outputs", NONE).realize().as_argument()
     options = {name: value.realize().as_constant() for name, value in named.items()}
     retain, create, only, unused, batched, materialize = (options.get(name) for name in _NAMES[3:])
     odd = batched or only is False or (materialize and unused is False) or graph.switches - {torch._C._set_grad_enabled}
     if odd or graph.outer is not None or graph.inference.on or graph.replaced:
         raise Break("unsupported-call", "torch.autograd.grad() of batches, in inference mode, or in a transform")
     flags = bool(create if retain is None else retain), bool(create), True, bool(unused or materialize)
-    arguments = [value.as_argument() for value in outputs], [value.as_argument() for value in inputs], given, *flags
+    arguments = [value.as_argument() for value in outputs], [value.as_argument() for value in inputs], grads, *flags
     graph.histories = histories = graph.histories or Histories(graph)
     results = histories.gradients(arguments)
     histories.check(interp, outputs, inputs)
@@ -154,8 +154,8 @@ def _grad(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     node = graph.graph.create_node("call_function", torch.autograd.grad, arguments)
     node.meta["val"] = histories.values[node] = results
     parts = [graph.graph.create_node("call_function", operator.getitem, (node, i)) for i in range(len(results))]
-    for made in (node, *parts):
-        made.meta["stack"] = interp.user_stack()
+    for new_node in (node, *parts):
+        new_node.meta["stack"] = interp.user_stack()
     graph.op_count += 1
     return TupleValue([NONE if r is None else graph.renew(part, r) for part, r in zip(parts, results, strict=True)])
 

@@ -103,9 +103,9 @@ class FrameValue(Value):
         code, kind = self.frame.code, self.cls
         if name == "f_back" and kind is types.FrameType:
             return self.back(1)
-        told: Any = {"f_code": code, "f_lineno": self.frame.current.line} if kind is types.FrameType else {}
-        told = {"filename": code.co_filename, "function": code.co_name} if kind is inspect.FrameInfo else told
-        return interp.tracer.known(told[name]) if name in told else super().get_attr(interp, name)
+        fields: Any = {"f_code": code, "f_lineno": self.frame.current.line} if kind is types.FrameType else {}
+        fields = {"filename": code.co_filename, "function": code.co_name} if kind is inspect.FrameInfo else fields
+        return interp.tracer.known(fields[name]) if name in fields else super().get_attr(interp, name)
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """A frame of the list, or its name among its fields."""

@@ -138,8 +138,8 @@ def in_python(name, blocked):
 
 def called(kind):
     def make(*args, **kwargs):
-        made = kind(*args, **kwargs)
-        return lambda *args, **kwargs: made(*args, **kwargs)
+        instance = kind(*args, **kwargs)
+        return lambda *args, **kwargs: instance(*args, **kwargs)
 
     return make
 
@@ -229,8 +229,8 @@ def flex_attention(
     places = [torch.arange(size, device=query.device) for size in scores.shape]
     with index_by_tensors():
         changed = over_all_places(score_mod, True)(scores, *places)
-        kept = over_all_places(block_mask[-1], False)(*places)
-    scores = torch.where(kept, changed, float("-inf"))
+        visible = over_all_places(block_mask[-1], False)(*places)
+    scores = torch.where(visible, changed, float("-inf"))
     total = scores.logsumexp(-1)
     weights = torch.ops.aten._safe_softmax(scores, -1)  # zeros in rows where nothing is kept
     out = weights.to(query.dtype) @ value.to(query.dtype)

@@ -35,13 +35,13 @@ def _reference(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     target = args[0].realize()
     real = getattr(target, "obj", None)
     with interp.raising(TypeError):
-        known = None if real is None else interp.tracer.objects.get(id(weakref.ref(real)))
+        reference = None if real is None else interp.tracer.objects.get(id(weakref.ref(real)))
     if real is None and not (isinstance(target, ObjectValue) and target.storage is None):
         raise Break("unsupported-call", f"weakref.ref() of {target.describe()}")
     check_held(interp, target)
     if len(args) > 1 and args[1].realize() is not NONE:
         return WeakReferenceValue(target, callback=args[1])
-    return known or interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
+    return reference or interp.tracer.references.setdefault(id(target), WeakReferenceValue(target))
 
 
 @handles(weakref.proxy)
@@ -195,8 +195,8 @@ def _copied_object(interp: Interpreter, value: ObjectValue) -> Value:
     hooks = [lookup(name) for name in ("__getattribute__", "__setattr__")] if slots else []
     if not all(isinstance(entry, (*MEMBERS, *BUILTIN_METHODS)) for entry in (*slots.values(), *hooks)):
         raise Break("unsupported-call", f"copy.copy() of {value.describe()}, whose class handles its slots")
-    given = value.obj is not None and cls.__dictoffset__
-    for key in [*(interp.iterate(InstanceDictValue(value)) if given else value.fields), *slots]:
+    from_outside = value.obj is not None and cls.__dictoffset__
+    for key in [*(interp.iterate(InstanceDictValue(value)) if from_outside else value.fields), *slots]:
         name = key if isinstance(key, str) else key.realize().as_constant()
         field = value.slot(interp, slots[name], name) if name in slots else value.own(interp, name)
         if field is not NOTHING:

@@ -329,8 +329,8 @@ class Packing(Nested):
             keep(packed)
             return at + len(self.like), packed
 
-        def unpack(held: tuple[int, Any]) -> Any:
-            at, packed = held
+        def unpack(saved: tuple[int, Any]) -> Any:
+            at, packed = saved
             return self.bodies[at]([*tensors_in(packed)], lifted[at])
 
         switch: Callable[[bool], bool] = torch._C._autograd._saved_tensors_hooks_set_tracing  # type: ignore[attr-defined]
@@ -348,8 +348,8 @@ class _HookSub(Sub):
         with self.graph.mode, torch.enable_grad():
             fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
             value = self.graph.argument(fake.requires_grad_().view_as(fake) if tensor.requires_grad else fake)
-        known = self.outer.known(tensor)
-        return known if known is not None and known.node.graph is self.outer.graph else value
+        outer_value = self.outer.known(tensor)
+        return outer_value if outer_value is not None and outer_value.node.graph is self.outer.graph else value
 
 
 class Hooks:
@@ -394,10 +394,10 @@ class Hooks:
             raise error
 
 
-def _captured(interp: Interpreter, hook: Value, given: Any, *, alone: bool) -> tuple[Body, list[fx.Node], Any]:
+def _captured(interp: Interpreter, hook: Value, operand: Any, *, alone: bool) -> tuple[Body, list[fx.Node], Any]:
     """What a hook does: its body, what this reads from outside, and what is like the result; `alone`: and no more."""
     sub, effects = _HookSub(interp), interp.tracer.effects.count
-    body, results = sub.capture(hook, [_value_like(interp, sub, given)], {}, grad=False)
+    body, results = sub.capture(hook, [_value_like(interp, sub, operand)], {}, grad=False)
     if sub.graph.changes_arguments() or (alone and interp.tracer.effects.count != effects):
         raise Break("unsupported-call", "a hook on saved tensors that does more than to return what it makes")
     leaves = [results[leaf].fake if isinstance(leaf, int) else leaf[0] for leaf in body.leaves]
@@ -544,8 +544,8 @@ def _scan_loop(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-call", "scan() carries tensors of changing kinds, or what is no tensor")
     with graph.mode:
         fakes[len(carried) :] = [torch.stack([fake] * len(columns[0])) for fake in fakes[len(carried) :]]
-    given: list[Value] = [*[TupleValue([*_values(graph, pytree.tree_leaves(part))]) for part in nodes], sub.lifted()]
-    return graph.add(interp, Scan(body, len(carried)), given, pytree.tree_unflatten(fakes, body.spec))
+    inputs: list[Value] = [*[TupleValue([*_values(graph, pytree.tree_leaves(part))]) for part in nodes], sub.lifted()]
+    return graph.add(interp, Scan(body, len(carried)), inputs, pytree.tree_unflatten(fakes, body.spec))
 
 
 handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_in("flex_attention"), args, kwargs))
@@ -558,11 +558,11 @@ handles(flex_attention)(lambda interp, args, kwargs: interp.inline(interp.stand_
 def _functional_call(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     names = ("module", "parameter_and_buffer_dicts", "args", "kwargs")
     named = {name: value.realize() for name, value in (*zip(names, args, strict=False), *kwargs.items())}
-    module, given = named["module"], named["parameter_and_buffer_dicts"]
+    module, tensors = named["module"], named["parameter_and_buffer_dicts"]
     if not isinstance(module, ModuleValue):
         raise Break("unsupported-call", f"functional_call() of {module.describe()}")
     interp.tracer.guards.pin(module)
-    dicts = [given] if isinstance(given, DictValue) else [item.realize() for item in interp.iterate(given)]
+    dicts = [tensors] if isinstance(tensors, DictValue) else [item.realize() for item in interp.iterate(tensors)]
     if interp.flag(named.get("strict"), False):
         paths = {key.realize().as_constant() for mapping in dicts for key in interp.iterate(mapping)}
         if paths != {name for name, _ in (*module.obj.named_parameters(), *module.obj.named_buffers())}:

@@ -97,16 +97,16 @@ class _Arguments:
 
 def call_nonstrict(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """The call as one node."""
-    taken = _Arguments(interp)
-    arguments = tuple([taken.of(arg) for arg in args]), {name: taken.of(arg) for name, arg in kwargs.items()}
+    parts = _Arguments(interp)
+    arguments = tuple([parts.of(arg) for arg in args]), {name: parts.of(arg) for name, arg in kwargs.items()}
     states = [
         (value.obj, [name for name, _ in (*value.obj.named_parameters(), *value.obj.named_buffers())])
-        for value in taken.modules.values()
+        for value in parts.modules.values()
     ]
     step: Any = lambda owner, part: owner.get_attr(interp, part).realize()  # noqa: E731
-    owned = [reduce(step, name.split("."), taken.modules[id(module)]) for module, names in states for name in names]
+    owned = [reduce(step, name.split("."), parts.modules[id(module)]) for module, names in states for name in names]
     target = Opaque(getattr(function, "__wrapped__", function), arguments, states)
-    return interp.tracer.graph.call(interp, "call_function", target, [*taken.tensors, *owned], {})
+    return interp.tracer.graph.call(interp, "call_function", target, [*parts.tensors, *owned], {})
 
 
 # -- functions with a mark ----------------------------------------------------------------------

@@ -55,10 +55,10 @@ def _is_op(interp: Interpreter, at: Instruction) -> None:
 
 @executes("BUILD_MAP", "BUILD_CONST_KEY_MAP")
 def _build_map(interp: Interpreter, at: Instruction) -> None:
-    known = [*map(interp.tracer.known, interp.pop().as_constant())] if at.opname != "BUILD_MAP" else []
-    items = interp.pop_many(at.arg if known else 2 * at.arg)
+    keys = [*map(interp.tracer.known, interp.pop().as_constant())] if at.opname != "BUILD_MAP" else []
+    items = interp.pop_many(at.arg if keys else 2 * at.arg)
     mapping = DictValue({})
-    for key, item in zip(known, items, strict=True) if known else zip(items[::2], items[1::2], strict=True):
+    for key, item in zip(keys, items, strict=True) if keys else zip(items[::2], items[1::2], strict=True):
         mapping.put(interp, mapping.entries, key, item)
     interp.push(mapping)
 

@@ -101,13 +101,13 @@ class ClassValue(KnownValue):
             super().set_attr(interp, name, value)
         interp.tracer.effects.set_global(cls, name, value)
 
-    def method(self, interp: Interpreter, found: object) -> Value | None:
+    def method(self, interp: Interpreter, entry: object) -> Value | None:
         """What a function, static method or class method among a class's entries is, read from this class."""
-        if isinstance(found, classmethod):
-            return BoundMethodValue(interp.tracer.known(found.__func__), self)
-        if isinstance(found, staticmethod):
-            return interp.tracer.known(found.__func__)
-        return interp.tracer.function(found) if isinstance(found, types.FunctionType) else None
+        if isinstance(entry, classmethod):
+            return BoundMethodValue(interp.tracer.known(entry.__func__), self)
+        if isinstance(entry, staticmethod):
+            return interp.tracer.known(entry.__func__)
+        return interp.tracer.function(entry) if isinstance(entry, types.FunctionType) else None
 
     def iterate(self, interp: Interpreter) -> Iterator[Value]:
         """By the metaclass: members of an enum."""
@@ -121,8 +121,8 @@ class ClassValue(KnownValue):
 
     def _by_metaclass(self, interp: Interpreter, name: str, *args: Value) -> Value | None:
         entry, _ = interp.lookup(type(self.obj), name)
-        known = isinstance(entry, types.FunctionType)
-        return interp.call(interp.tracer.function(entry), self, *args) if known else None
+        is_function = isinstance(entry, types.FunctionType)
+        return interp.call(interp.tracer.function(entry), self, *args) if is_function else None
 
     def get_item(self, interp: Interpreter, key: Value) -> Value:
         """`Enum["name"]`, a generic alias, or the metaclass's own."""

@@ -238,15 +238,15 @@ def _with(value: Value, change: Callable[[ComputedValue], Value]) -> Value:
 def call_with_floats(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Value:
     """Call a graph function with tensors for what is computed of numbers that vary; with constants if it takes none."""
     try:
-        made = [arg.number(interp) if isinstance(arg, ComputedValue) else arg for arg in (a.realize() for a in args)]
+        numbers = [arg.number(interp) if isinstance(arg, ComputedValue) else arg for arg in (a.realize() for a in args)]
         options = {name: _with(value, lambda one: one.number(interp)) for name, value in kwargs.items()}
-        return call_with_numbers(interp, op, target, made, options)
+        return call_with_numbers(interp, op, target, numbers, options)
     except Break as error:
-        given = [_with(value, lambda one: ConstantValue(one.value)) for value in (*args, *kwargs.values())]
-        if error.kind.name != "changing-value" or all(map(operator.is_, given, (*args, *kwargs.values()))):
+        constants = [_with(value, lambda one: ConstantValue(one.value)) for value in (*args, *kwargs.values())]
+        if error.kind.name != "changing-value" or all(map(operator.is_, constants, (*args, *kwargs.values()))):
             raise
-        options = dict(zip(kwargs, given[len(args) :], strict=True))
-        return interp.tracer.graph.call(interp, op, target, given[: len(args)], options)
+        options = dict(zip(kwargs, constants[len(args) :], strict=True))
+        return interp.tracer.graph.call(interp, op, target, constants[: len(args)], options)
 
 
 def tensor_of_open(interp: Interpreter, number: SizeValue | ComputedValue, options: Kwargs) -> Value:
@@ -264,6 +264,6 @@ def tensor_of_open(interp: Interpreter, number: SizeValue | ComputedValue, optio
 def float_beside(interp: Interpreter, value: Value, other: Value) -> Value:
     """A float that varies as one that is made before the graph, where it meets a tensor; others as they are."""
     if isinstance(value, ComputedValue) and isinstance(other, TensorValue):
-        taken = takes_number(float, other) and interp.tracer.graph.outer is None
-        return value.number(interp) if taken else ConstantValue(value.value)
+        fits = takes_number(float, other) and interp.tracer.graph.outer is None
+        return value.number(interp) if fits else ConstantValue(value.value)
     return value

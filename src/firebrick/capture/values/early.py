@@ -123,10 +123,10 @@ class EarlyReads:
     def holds(self, sign: str, difference: Expr) -> bool | None:
         """Whether an expression of sizes that data decide stands so to 0, if one integer tells."""
         symbols = [*difference.vars()]
-        held = self.graph.sizes.data.get(symbols[0].name) if len(symbols) == 1 and self.count < _MOST_TRUTHS else None
-        if held is None or held[0].node.target is not as_size:
+        origin = self.graph.sizes.data.get(symbols[0].name) if len(symbols) == 1 and self.count < _MOST_TRUTHS else None
+        if origin is None or origin[0].node.target is not as_size:
             return None
-        value = self.graph.known(held[0].node.args[0].meta["val"])  # type: ignore[union-attr,arg-type]
+        value = self.graph.known(origin[0].node.args[0].meta["val"])  # type: ignore[union-attr,arg-type]
         return None if value is None else self.read(value, partial(_compare, sign, difference, symbols[0].name))
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
@@ -202,9 +202,9 @@ class EarlyReads:
             value = value.realize()
             if isinstance(value, TensorValue) and not value.fake.dim() and not value.fake.is_floating_point():
                 read = self.read(value)
-                found = read_size(value) if read is None else ConstantValue(read)
-                replaced |= found is not None
-                return found or value
+                constant = read_size(value) if read is None else ConstantValue(read)
+                replaced |= constant is not None
+                return constant or value
             if type(value) in (TupleValue, ListValue):
                 return type(value)([number(item) for item in value.items])  # type: ignore[attr-defined,arg-type]
             return SliceValue(*map(number, value.children())) if type(value) is SliceValue else value  # type: ignore[arg-type]

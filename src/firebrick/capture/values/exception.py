@@ -74,13 +74,13 @@ class ExceptionValue(ObjectValue):
             return getattr(self, _CHAINED[name])
         return super().generic_get_attr(interp, name)
 
-    def member(self, interp: Interpreter, found: Any, name: str) -> Value:
+    def member(self, interp: Interpreter, entry: Any, name: str) -> Value:
         """What the built-in class keeps beside the arguments; None unless it was given."""
-        if self.obj is None and name not in self.fields and found.__objclass__.__module__ == "builtins":
-            if isinstance(found, types.GetSetDescriptorType) or issubclass(self.cls, (OSError, SyntaxError)):
+        if self.obj is None and name not in self.fields and entry.__objclass__.__module__ == "builtins":
+            if isinstance(entry, types.GetSetDescriptorType) or issubclass(self.cls, (OSError, SyntaxError)):
                 raise Break("unsupported-attribute", f"{name} of {self.describe()} is read")
             return NONE
-        return super().member(interp, found, name)
+        return super().member(interp, entry, name)
 
     def call_method(self, interp: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Value:
         """`add_note` and `with_traceback`, then as for any object."""

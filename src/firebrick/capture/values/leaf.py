@@ -55,16 +55,16 @@ def become_leaf(interp: Interpreter, value: TensorValue) -> TensorValue:
     but not as `x.detach()` shows that of `x`."""
     graph, fake, plain = interp.tracer.graph, value.fake, TensorValue(value.node, value.fake)
     sharing = [one for one in graph.sharing(fake) if one is not value]
-    given = next((one for one in sharing if one.obj is not None), None)
-    if given is None and is_fresh(interp, value, sharing):
+    outside = next((one for one in sharing if one.obj is not None), None)
+    if outside is None and is_fresh(interp, value, sharing):
         value.leaf = make_leaf(interp, torch.Tensor, plain)
         if sharing:  # they are apart in the graph, so nobody may see that they are
             graph.read_only |= {storage_of(fake), storage_of(value.leaf.fake)}
             graph.copied.add(storage_of(fake))
-    elif given is not None and value.node.args == (given.node,) and value.node.target == "detach":
-        if not is_untouched(interp, given):
+    elif outside is not None and value.node.args == (outside.node,) and value.node.target == "detach":
+        if not is_untouched(interp, outside):
             raise Break("unsupported-call", "requires_grad_() for the memory of what was given, and was changed")
-        value.leaf = leaf_of(interp, given, new_leaf)
+        value.leaf = leaf_of(interp, outside, new_leaf)
     else:
         raise Break("unsupported-call", "requires_grad_() for a view of memory that was there before")
     value.become(value.leaf)
@@ -74,9 +74,9 @@ def become_leaf(interp: Interpreter, value: TensorValue) -> TensorValue:
 
 def is_untouched(interp: Interpreter, data: TensorValue) -> bool:
     """Whether a tensor from outside, of known sizes, is as it was before the graph."""
-    graph, given = interp.tracer.graph, data.obj is not None and data.source is not None and data.data_version is None
+    graph, outer = interp.tracer.graph, data.obj is not None and data.source is not None and data.data_version is None
     fixed = all(type(size) is int for size in data.fake.shape) and graph.outer is None and not graph.inference.on
-    return given and fixed and storage_of(data.fake) not in {storage_of(fake) for fake in graph.written}
+    return outer and fixed and storage_of(data.fake) not in {storage_of(fake) for fake in graph.written}
 
 
 def leaf_of(interp: Interpreter, data: TensorValue, make: Any = torch.nn.Parameter) -> TensorValue:

@@ -248,8 +248,8 @@ class DictValue(BuiltinValue):
 
         def store() -> None:
             emitter.run_call(replace_entries, self, temps=[temp])
-            for name, held in attributes.items():
-                emitter.run_call(setattr, self, name, temps=[held])
+            for name, stored in attributes.items():
+                emitter.run_call(setattr, self, name, temps=[stored])
 
         return store
 
@@ -484,11 +484,11 @@ def _members(interp: Interpreter, others: Sequence[Value]) -> list[dict[Hashable
 def _algebra(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> SetValue:
     """A new set, of the members that a real set of their host equivalents would have."""
     others = _members(interp, args)
-    kept = getattr(set(value.entries), name)(*others)
+    members = getattr(set(value.entries), name)(*others)
     every = dict(value.entries)
     for other in others:
         every |= {host: item for host, item in other.items() if host not in every}
-    return SetValue({host: item for host, item in every.items() if host in kept}, cls=value.cls)
+    return SetValue({host: item for host, item in every.items() if host in members}, cls=value.cls)
 
 
 def _in_place(name: str, interp: Interpreter, value: SetValue, args: Args, kwargs: Kwargs) -> Value:

@@ -59,19 +59,19 @@ def make_class(
         namespace[key] = entry
     if not untold:
         return maker(meta, name, bases, namespace, **options)
-    made = maker(meta, name, (_Bare, *bases), namespace)
+    new_class = maker(meta, name, (_Bare, *bases), namespace)
     with contextlib.suppress(TypeError):
-        type.__setattr__(made, "__bases__", bases)
-        return made
+        type.__setattr__(new_class, "__bases__", bases)
+        return new_class
     above = next(c.__base__ for b in bases for c in b.__mro__ if c.__dictoffset__ and not c.__base__.__dictoffset__)
     hook = {"__init_subclass__": vars(_Bare)["__init_subclass__"]}
     first = make_class(type.__new__, type(above), "_Laid", (above,), hook, {}, above is not object)  # has a `__dict__`
-    made = maker(meta, name, (first, *bases), namespace)
+    new_class = maker(meta, name, (first, *bases), namespace)
     try:
-        type.__setattr__(made, "__bases__", bases)
+        type.__setattr__(new_class, "__bases__", bases)
     except TypeError as error:
         raise RuntimeError(error) from error
-    return made
+    return new_class
 
 
 def stand_in(interp: Interpreter, value: Value) -> Any:
@@ -194,12 +194,12 @@ class NewClassValue(ClassValue):
 
     def register(self, interp: Interpreter) -> None:
         """Let the tracer know what belongs to the class and has to be loaded from it."""
-        new_objects, given = interp.tracer.graph.new_objects, {id(v.obj) for v in self.children() if hasattr(v, "obj")}
-        given.update(interp.tracer.stand_ins)
+        new_objects, owned = interp.tracer.graph.new_objects, {id(v.obj) for v in self.children() if hasattr(v, "obj")}
+        owned.update(interp.tracer.stand_ins)
         for name, entry in vars(self.obj).items():
             if is_odd_method(self.obj, name, entry):
                 raise Break("unsupported-call", f"{name} of {self.obj.__name__} is a {type(entry).__name__}")
-            if isinstance(entry, types.FunctionType) and id(entry) not in given:
+            if isinstance(entry, types.FunctionType) and id(entry) not in owned:
                 new_objects.setdefault(id(entry), MethodValue(self, name))
         members: Mapping[str, Any] = self.obj.__members__ if isinstance(self.obj, enum.EnumMeta) else {}
         new_objects.update({id(member): MethodValue(self, name) for name, member in members.items()})
@@ -228,8 +228,8 @@ def _is_set_once(code: types.CodeType, name: str) -> bool:
     loops = [(one.argval, one.offset) for one in steps if one.opname.startswith("JUMP_BACKWARD")]
     if any(start <= offset < end for offset in stores for start, end in loops):
         return False
-    given = name in code.co_varnames or name in code.co_freevars
-    return len(stores) + given <= 1 and all(_is_set_once(one, name) for one in inner)
+    is_argument = name in code.co_varnames or name in code.co_freevars
+    return len(stores) + is_argument <= 1 and all(_is_set_once(one, name) for one in inner)
 
 
 def twin(value: Value, *, settled: bool = True) -> Any:

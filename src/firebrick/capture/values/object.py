@@ -75,44 +75,44 @@ _ODD: Mapping[str, tuple[type, ...]] = {
 """A special method -> what it may not be; many are told from built-in ones by being functions."""
 
 
-def is_odd_method(cls: type, name: str, found: Any) -> bool:
+def is_odd_method(cls: type, name: str, entry: Any) -> bool:
     """Whether a class holds something else than a function for a special method: None, a static method, an object."""
     kinds = _ODD.get(name)
-    if kinds is None or found is MISSING or issubclass(cls, type):
+    if kinds is None or entry is MISSING or issubclass(cls, type):
         return False
-    return isinstance(found, kinds) or (kinds is _ODD_KINDS and not hasattr(type(found), "__get__"))
+    return isinstance(entry, kinds) or (kinds is _ODD_KINDS and not hasattr(type(entry), "__get__"))
 
 
-def bind(interp: Interpreter, found: Any, owner: type, instance: Value, name: str) -> Value:
-    """What reading class attribute `found` through `instance` gives."""
+def bind(interp: Interpreter, entry: Any, owner: type, instance: Value, name: str) -> Value:
+    """What reading class attribute `entry` through `instance` gives."""
     tracer = interp.tracer
-    if isinstance(found, types.FunctionType):
-        return BoundMethodValue(tracer.function(found), instance)
-    if isinstance(found, property):
-        if found.fget is None:
+    if isinstance(entry, types.FunctionType):
+        return BoundMethodValue(tracer.function(entry), instance)
+    if isinstance(entry, property):
+        if entry.fget is None:
             interp.raise_new(AttributeError, f"property {name!r} has no getter")
-        return tracer.known(found.fget).call(interp, [instance], {})
-    if isinstance(found, staticmethod):
-        return tracer.known(found.__func__)
-    if isinstance(found, classmethod):
-        return BoundMethodValue(tracer.known(found.__func__), tracer.known(instance.python_type()))
-    if isinstance(found, functools.cached_property):
-        value = tracer.known(found.func).call(interp, [instance], {})
+        return tracer.known(entry.fget).call(interp, [instance], {})
+    if isinstance(entry, staticmethod):
+        return tracer.known(entry.__func__)
+    if isinstance(entry, classmethod):
+        return BoundMethodValue(tracer.known(entry.__func__), tracer.known(instance.python_type()))
+    if isinstance(entry, functools.cached_property):
+        value = tracer.known(entry.func).call(interp, [instance], {})
         if isinstance(instance, ObjectValue):
             instance.store(interp, name, value)
         return value
-    if isinstance(found, (*BUILTIN_METHODS, CACHED)) or type(found).__name__ == "instancemethod":  # of pybind11
-        return BoundMethodValue(CallableValue(found), instance)
-    if isinstance(found, types.BuiltinFunctionType):
-        return CallableValue(found)
-    if type(found) is _FIELD and isinstance(instance, ObjectValue) and isinstance(instance.storage, TupleValue):
-        return instance.storage.items[found.__reduce__()[1][0]]
-    getter, _ = interp.lookup(type(found), "__get__")
+    if isinstance(entry, (*BUILTIN_METHODS, CACHED)) or type(entry).__name__ == "instancemethod":  # of pybind11
+        return BoundMethodValue(CallableValue(entry), instance)
+    if isinstance(entry, types.BuiltinFunctionType):
+        return CallableValue(entry)
+    if type(entry) is _FIELD and isinstance(instance, ObjectValue) and isinstance(instance.storage, TupleValue):
+        return instance.storage.items[entry.__reduce__()[1][0]]
+    getter, _ = interp.lookup(type(entry), "__get__")
     if isinstance(getter, types.FunctionType):
-        return tracer.known(found).call_method(interp, "__get__", [instance, tracer.known(instance.python_type())], {})
-    if getter is not MISSING and not isinstance(found, type):
-        raise Break("unsupported-attribute", f"{name} of {instance.describe()} is a {type(found).__name__}")
-    return tracer.class_value(owner, name, found)
+        return tracer.known(entry).call_method(interp, "__get__", [instance, tracer.known(instance.python_type())], {})
+    if getter is not MISSING and not isinstance(entry, type):
+        raise Break("unsupported-attribute", f"{name} of {instance.describe()} is a {type(entry).__name__}")
+    return tracer.class_value(owner, name, entry)
 
 
 _NOT_SUPPORTED: Mapping[str, str] = {
@@ -353,8 +353,8 @@ class ObjectValue(ComparedValue):
         if name == "__getitem__" and isinstance(self.storage, DictValue):
             hook, _ = interp.lookup(self.cls, "__missing__")
             if isinstance(hook, types.FunctionType):
-                found, missing = self.storage.lookup, interp.tracer.function(hook)
-                return RawMethod(lambda at, args, _: found(at, args[0]) or missing.call(at, [self, args[0]], {}))
+                lookup, missing = self.storage.lookup, interp.tracer.function(hook)
+                return RawMethod(lambda at, args, _: lookup(at, args[0]) or missing.call(at, [self, args[0]], {}))
         return MethodValue(self.storage, name)
 
     def call(self, interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
@@ -494,9 +494,9 @@ def converted(interp: Interpreter, value: ObjectValue, name: str, use: Callable[
     except NotConstant:
         if kind is _RESULTS.get(name):
             return returned  # a number that differs from call to call
-        held = returned.storage if isinstance(returned, ObjectValue) else None
-        allowed = isinstance(held, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
-        result = held.as_constant() if held and allowed else type(kind.__name__, (), {})()
+        storage = returned.storage if isinstance(returned, ObjectValue) else None
+        allowed = isinstance(storage, ConstantValue) and issubclass(kind, _RESULTS.get(name, ()))
+        result = storage.as_constant() if storage and allowed else type(kind.__name__, (), {})()
     stand_in = type(value.cls.__name__, (), {name: lambda *_: result})()
     with interp.raising(TypeError, ValueError, OverflowError):
         return ConstantValue(use(stand_in))
@@ -534,15 +534,15 @@ def _store(emitter: ValueEmitter, owner: Value, name: str, load: Callable[[], No
         emitter.pop()
 
 
-def _fill(made: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
-    kind: Any = builtin_base(made.cls)
+def _fill(instance: ObjectValue, emitter: ValueEmitter, storage: DictValue | ListValue | SetValue) -> None:
+    kind: Any = builtin_base(instance.cls)
     if isinstance(storage, DictValue):
         # OrderedDict.update calls the class's own __setitem__, which must not run again
         for key, value in storage.entries.values():
-            emitter.run_call(kind.__setitem__, made, key, value)
+            emitter.run_call(kind.__setitem__, instance, key, value)
         return
     add = kind.extend if isinstance(storage, ListValue) else kind.update
-    emitter.run_call(add, made, TupleValue([*storage.children()]))
+    emitter.run_call(add, instance, TupleValue([*storage.children()]))
 
 
 def _refuse(interp: Interpreter, cls: type, name: str, use: Callable[[Any], Any]) -> NoReturn:

@@ -89,13 +89,13 @@ def _is_seed(value: Value) -> bool:
 
 def make_generator(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`torch.Generator(device)`."""
-    given, named = interp.hosts(args, kwargs, "random-generator", "torch.Generator() is called")
+    hosts, named = interp.hosts(args, kwargs, "random-generator", "torch.Generator() is called")
     check_place(interp)
     try:
-        example = torch.Generator(*given, **named)
+        example = torch.Generator(*hosts, **named)
     except Exception as error:
         raise Break("random-generator", f"torch.Generator() raises {type(error).__name__}") from error
-    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, given, named))
+    return GeneratorState(example, None, interp.tracer.prelude.add(torch.Generator, hosts, named))
 
 
 def check_place(interp: Interpreter) -> None:
@@ -131,25 +131,25 @@ def drawn(interp: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs)
 def draw_tensor(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs, state: GeneratorState) -> Value:
     """A tensor of random numbers, made before the graph by `function` of constants."""
     check_place(interp)
-    given, named = interp.hosts(args, kwargs, "random-generator", "random numbers are drawn")
+    hosts, named = interp.hosts(args, kwargs, "random-generator", "random numbers are drawn")
     if interp.tracer.graph.inference.in_region:
         function = torch.inference_mode()(function)
-    example = _like(function, given, named, state)
+    example = _like(function, hosts, named, state)
     operand = state.operand(interp)
-    made = interp.tracer.prelude.add(function, given, {**named, "generator": operand}, operand)
-    return interp.tracer.graph.made("random", made, example)
+    draw = interp.tracer.prelude.add(function, hosts, {**named, "generator": operand}, operand)
+    return interp.tracer.graph.made("random", draw, example)
 
 
 def _like(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: GeneratorState) -> torch.Tensor:
     """What a function gives, by a generator of its own."""
     own = torch.Generator(state.obj.device)
     try:
-        made = function(*args, **kwargs, generator=own)
+        result = function(*args, **kwargs, generator=own)
     except Exception as error:
         raise Break("random-generator", f"{function.__name__}() raises {type(error).__name__}") from error
-    if not isinstance(made, torch.Tensor):
+    if not isinstance(result, torch.Tensor):
         raise Break("random-generator", f"{function.__name__}() gives no tensor")
-    return made
+    return result
 
 
 def _fill(interp: Interpreter, name: str, state: GeneratorState, args: Args, kwargs: Kwargs) -> Value:
@@ -203,25 +203,25 @@ class RandomNumbers(_RandomState):
         if name not in NUMBER_METHODS or (name == "choice" and len(args) != 1):
             raise Break("random-generator", f"{name}() of {self.describe()} is called")
         check_place(interp)
-        given, named = interp.hosts(args, kwargs, "random-generator", f"{name}() is called")
+        hosts, named = interp.hosts(args, kwargs, "random-generator", f"{name}() is called")
         function = getattr(random.Random, name)
         scratch = random.Random(0)
         try:
-            found = [function(scratch, *given, **named) for _ in range(8)]
+            draws = [function(scratch, *hosts, **named) for _ in range(8)]
         except Exception as error:
             raise Break("random-generator", f"{name}() raises {type(error).__name__}") from error
         operand = self.made or self.source
-        kinds = {type(item) for item in (given[0] if name == "choice" and type(given[0]) is not range else found)}
+        kinds = {type(item) for item in (hosts[0] if name == "choice" and type(hosts[0]) is not range else draws)}
         if name == "seed":
-            if not given or given[0] is None:  # taken from the clock or the system
+            if not hosts or hosts[0] is None:  # taken from the clock or the system
                 raise Break("random-generator", f"{self.describe()} is seeded")
-            interp.tracer.prelude.add(function, [operand, *given], named, operand)
+            interp.tracer.prelude.add(function, [operand, *hosts], named, operand)
             return NONE
         if kinds != {float} and kinds != {int}:
             raise Break("random-generator", f"{name}() of {self.describe()} gives no number")
-        made = interp.tracer.prelude.add(function, [operand, *given], named, operand)
+        draw = interp.tracer.prelude.add(function, [operand, *hosts], named, operand)
         (kind,) = kinds
-        return NumberValue(kind, made, _largest(name, given) if not named else math.inf)
+        return NumberValue(kind, draw, _largest(name, hosts) if not named else math.inf)
 
 
 def _largest(name: str, operands: Sequence[Any]) -> float:

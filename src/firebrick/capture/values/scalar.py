@@ -151,8 +151,8 @@ def _is_readable(interp: Interpreter, value: TensorValue) -> bool:
 def read_size(interp: Interpreter, value: TensorValue) -> Value | None:
     """The integer in a tensor as a size that data decide; None where it can't be one."""
     graph = interp.tracer.graph
-    known = value.fake.is_complex() or getattr(value.fake, "constant", None) is not None
-    if known or not graph.sizes.sizes.takes_data or not _is_readable(interp, value):
+    is_fixed = value.fake.is_complex() or getattr(value.fake, "constant", None) is not None
+    if is_fixed or not graph.sizes.sizes.takes_data or not _is_readable(interp, value):
         return None
     number = number_at(graph, value.fake)
     if number is None:
@@ -262,8 +262,8 @@ TENSOR_METHODS.update(
 
 
 def _tensor(interp: Interpreter, method: str, value: TensorValue, *args: Any, **kwargs: Value) -> TensorValue:
-    given = [value, *map(ConstantValue, args)]
-    result = interp.tracer.graph.call(interp, "call_method", method, given, kwargs).realize()
+    arguments = [value, *map(ConstantValue, args)]
+    result = interp.tracer.graph.call(interp, "call_method", method, arguments, kwargs).realize()
     assert isinstance(result, TensorValue)
     return result
 
@@ -313,8 +313,8 @@ def of_scalars(interp: Interpreter, symbol: str, left: Value, right: Value) -> V
         return number
     function = SIGNS.get(symbol) or _ARITHMETIC.get(symbol)
     exact = symbol in SIGNS or symbol == "/"
-    known = function is not None and kinds <= {int, float, bool} and (exact or float in kinds)
-    operands = [_operand(interp, v, compared=exact) for v in (left, right)] if known else [None]
+    supported = function is not None and kinds <= {int, float, bool} and (exact or float in kinds)
+    operands = [_operand(interp, v, compared=exact) for v in (left, right)] if supported else [None]
     if None in operands:
         text = f"{symbol} of {' and '.join(v.python_type().__name__ for v in (left, right))} that data decide"
         raise Break("data-dependent-value", text, fix=_FIX)
@@ -456,8 +456,8 @@ def chosen(interp: Interpreter, second: Value, *sides: Value) -> Value | None:
         return None
     if len(tensors) == 2:
         other = next(one for one in sides if one is not tensors[1])
-        known = type(other) is ConstantValue and type(other.value) in (int, float)
-        return EitherValue(tensors[0], sides) if known else None
+        is_number = type(other) is ConstantValue and type(other.value) in (int, float)
+        return EitherValue(tensors[0], sides) if is_number else None
     number: Any = graph.call(interp, "call_function", torch.where, [second, *sides[::-1]], {}).realize()
     value = graph._by_fake[id(number.fake)] = ChosenValue(graph, number, tensors[0], tensors[1:])
     graph.chosen.append(value)
@@ -580,8 +580,8 @@ CONSTANT_METHODS[str, "format"] = _formatted
 
 def joined(parts: Sequence[Value]) -> Value:
     """Texts, of which data decide one or numbers that vary, as one text."""
-    known = [part.realize() for part in parts]
-    return LateValue(str, _joined, known) if any(map(_waits_for_data, known)) else OpenText(_joined, known)
+    texts = [part.realize() for part in parts]
+    return LateValue(str, _joined, texts) if any(map(_waits_for_data, texts)) else OpenText(_joined, texts)
 
 
 def _joined(*parts: str) -> str:

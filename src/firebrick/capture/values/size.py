@@ -139,8 +139,8 @@ class SizeNodes:
     def takes_for_granted(self, size: Any, number: int) -> bool:
         """Whether a size that data decide is taken to be a number, which each call looks for."""
         (expr,) = expressions([size])
-        known = isinstance(expr, int) or not self.sizes.of_data(expr)
-        return not known and self._may_guess() and self.sizes.guess_number(expr, number)  # type: ignore[arg-type]
+        decided = isinstance(expr, int) or not self.sizes.of_data(expr)
+        return not decided and self._may_guess() and self.sizes.guess_number(expr, number)  # type: ignore[arg-type]
 
     def _may_guess(self) -> bool:
         return self.graph.outer is None and not self.graph.changed() and not self.graph.keeps_sizes

@@ -49,18 +49,18 @@ class WrapperValue(TensorValue):
 
     def get_attr(self, interp: Interpreter, name: str) -> Value:
         """What its class and the instance define, by their rules; the rest as of other tensors."""
-        found, owner = interp.lookup(self.cls, name)
+        entry, owner = interp.lookup(self.cls, name)
         if owner in _TENSOR or name in ("__class__", "__dict__"):
             self._refuse_ragged(name, ())
             return super().get_attr(interp, name)
         own = getattr(self.fake, "__dict__", {})
-        if isinstance(found, types.FunctionType) and is_of_torch(self.cls):
+        if isinstance(entry, types.FunctionType) and is_of_torch(self.cls):
             return MethodValue(self, name)
-        if owner is not None and name not in own and not hasattr(type(found), "__set__"):
-            assert found is not MISSING
-            return bind(interp, found, owner, self, name)
-        if isinstance(found, property):
-            return bind(interp, found, self.cls, self, name)
+        if owner is not None and name not in own and not hasattr(type(entry), "__set__"):
+            assert entry is not MISSING
+            return bind(interp, entry, owner, self, name)
+        if isinstance(entry, property):
+            return bind(interp, entry, self.cls, self, name)
         return self._held(interp, name)
 
     def _refuse_ragged(self, name: str, args: Args) -> None:
@@ -76,15 +76,15 @@ class WrapperValue(TensorValue):
     def _held(self, interp: Interpreter, name: str) -> Value:
         """An attribute of the instance."""
         with interp.raising(AttributeError):
-            held = getattr(self.fake, name)
-        if isinstance(held, torch.Tensor):
-            plain = interp.tracer.graph.known(held)
+            inner = getattr(self.fake, name)
+        if isinstance(inner, torch.Tensor):
+            plain = interp.tracer.graph.known(inner)
             if plain is not None:
                 return plain
             return interp.tracer.graph.call(interp, "call_function", getattr, (self, ConstantValue(name)), {})
         if self.obj is not None and self.source is not None:
             return interp.tracer.read(getattr(self.obj, name), Attr(self.source, name))
-        return interp.tracer.known(held)
+        return interp.tracer.known(inner)
 
     def set_attr(self, interp: Interpreter, name: str, value: Value) -> None:
         """Breaks."""
@@ -133,8 +133,8 @@ class WrapperValue(TensorValue):
 def note_changed_wrappers(interp: Interpreter, fakes: Iterable[torch.Tensor] | None) -> None:
     """Those that were given hold what the class's dispatch has put into them, at a call with these (None: with any);
     raises Break: it has changed them otherwise, or their history of gradients."""
-    known = interp.tracer.graph._by_fake
-    for value in [*known.values()] if fakes is None else [known.get(id(fake)) for fake in fakes]:
+    by_fake = interp.tracer.graph._by_fake
+    for value in [*by_fake.values()] if fakes is None else [by_fake.get(id(fake)) for fake in fakes]:
         if isinstance(value, WrapperValue) and value.obj is not None:
             state, layout, *leaves = value.given
             if _state(value.fake) != state or not layout.equals(Layout(value.fake), strides=False):
@@ -234,8 +234,8 @@ def object_of(interp: Interpreter, value: Value) -> Any:
     """The real object of a value that no node can hold, known by identity; MISSING for what nodes take."""
     value = value.realize()
     if isinstance(value, SequenceValue) and value.items:
-        held = [object_of(interp, item) for item in value.items]
-        return MISSING if any(one is MISSING for one in held) else value.python_type()(held)
+        objects = [object_of(interp, item) for item in value.items]
+        return MISSING if any(one is MISSING for one in objects) else value.python_type()(objects)
     if not isinstance(value, ObjectValue) or value.obj is None or value.changed or value.overrides():
         return MISSING
     interp.tracer.guards.pin(value)
@@ -244,11 +244,11 @@ def object_of(interp: Interpreter, value: Value) -> Any:
 
 def call_with_objects(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
     """A node for a call, some of whose arguments are objects."""
-    held: dict[int | str, Any] = {}
+    objects: dict[int | str, Any] = {}
     places: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
     for place, value in places:
         if (obj := object_of(interp, value)) is not MISSING:
-            held[place] = obj
-    rest = [arg for place, arg in enumerate(args) if place not in held]
-    named = {name: arg for name, arg in kwargs.items() if name not in held}
-    return interp.tracer.graph.call(interp, "call_function", Call(function, held), rest, named)
+            objects[place] = obj
+    rest = [arg for place, arg in enumerate(args) if place not in objects]
+    named = {name: arg for name, arg in kwargs.items() if name not in objects}
+    return interp.tracer.graph.call(interp, "call_function", Call(function, objects), rest, named)

@@ -298,8 +298,8 @@ def written_by(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
         positions, names = frozenset().union(*(p for p, _ in rows)), frozenset().union(*(n for _, n in rows))
     else:
         return []
-    found = [a for k, a in enumerate(args) if k in positions] + [a for name, a in kwargs.items() if name in names]
-    return [t for a in found for t in (a if isinstance(a, (list, tuple)) else (a,)) if t is not None]
+    written = [a for k, a in enumerate(args) if k in positions] + [a for name, a in kwargs.items() if name in names]
+    return [t for a in written for t in (a if isinstance(a, (list, tuple)) else (a,)) if t is not None]
 
 
 @lru_cache(maxsize=4096)

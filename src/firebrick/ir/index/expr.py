@@ -719,15 +719,15 @@ def _extremum(cls: type[_Call], args: list[Expr], beats: Callable[[Expr, Expr], 
     flat: list[Expr] = []
     for a in args:
         flat.extend(a.args if isinstance(a, _Call) and type(a) is cls else (a,))
-    kept: list[Expr] = []
+    candidates: list[Expr] = []
     for a in dict.fromkeys(flat):
-        if any(beats(k, a) for k in kept):
+        if any(beats(k, a) for k in candidates):
             continue
-        kept = [k for k in kept if not beats(a, k)]
-        kept.append(a)
-    if len(kept) == 1:
-        return kept[0]
-    ordered = tuple(sorted(kept, key=Expr.show))
+        candidates = [k for k in candidates if not beats(a, k)]
+        candidates.append(a)
+    if len(candidates) == 1:
+        return candidates[0]
+    ordered = tuple(sorted(candidates, key=Expr.show))
     pick = min if cls is Min else max
     return _intern_call(cls, ordered, pick(a.lo for a in ordered), pick(a.hi for a in ordered))
 

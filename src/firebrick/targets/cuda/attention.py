@@ -83,23 +83,23 @@ def plan_attention(call: Extern, buffers: Mapping[str, Buffer], card: CardFacts)
     sizes: dict[Expr, str] = {}
     shapes: list[list[Any]] = [[_number(n, sizes) for n in r.shape] for r in refs[:2]]
     (batch, heads, queries, width), (_, shared, keys, _) = shapes
-    causal, scale, known = bool(args["is_causal"]), args.get("scale"), isinstance(keys, int)
+    causal, scale, fixed = bool(args["is_causal"]), args.get("scale"), isinstance(keys, int)
     fits = all(isinstance(n, int) for n in (batch, heads, queries, width, shared)) and refs[2].shape == refs[1].shape
     fits = fits and heads % max(shared, 1) == 0 and 8 <= width <= 128 and width % 8 == 0
-    fits = fits and (0 < queries <= _LONGEST >= keys > 0 if known else 0 < queries <= _FEW and heads * width <= _NARROW)
+    fits = fits and (0 < queries <= _LONGEST >= keys > 0 if fixed else 0 < queries <= _FEW and heads * width <= _NARROW)
     fits = fits and all(r.shape[3] is refs[0].shape[3] and r.strides[3] is ONE for r in (*refs, out))
     if not fits or (causal and (bias is not None or queries != keys)):
         return None
-    if not 0 < batch * heads * -(-queries // 64) * (-(-keys // 64) if known else 1) <= _FILLS * card.multiprocessors:
+    if not 0 < batch * heads * -(-queries // 64) * (-(-keys // 64) if fixed else 1) <= _FILLS * card.multiprocessors:
         return None
     names = list(dict.fromkeys(r.buffer for r in every))
     rows, block, ahead = _block(batch * heads, queries, keys, power_above(width), card)
     places = [Place(names.index(r.buffer), int(r.offset.const), _strides(r, sizes)) for r in every]
-    query, key, value, *mask, made = places
+    query, key, value, *mask, target = places
     scale = width**-0.5 if scale is None else float(scale)
     shape = heads, heads // shared, queries, keys, width
     how = scale, causal, dtype, rows, block, ahead, (*sizes.values(),)
-    body = Attention(shape, query, key, value, next(iter(mask), None), made, *how)
+    body = Attention(shape, query, key, value, next(iter(mask), None), target, *how)
     params = tuple([Param(f"a{k}", dtype, n == out.buffer) for k, n in enumerate(names)])
     grid = (as_expr(batch * heads * -(-queries // rows)),)
     return PlannedLaunch("attention", params, body, tuple(names), (*sizes,), grid, (("warps", body.warps),))
@@ -155,8 +155,8 @@ def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
     heads, share, queries, keys, width = body.shape
     wide, blocks, kind = max(16, power_above(width)), -(-queries // body.rows), TYPES[body.dtype]
     # Text of an index, how many there are, and whether a block reaches beyond them.
-    known = isinstance(keys, int)
-    m, n, d = (queries, queries % body.rows), (keys, keys % body.keys if known else 1), (width, wide - width)
+    fixed = isinstance(keys, int)
+    m, n, d = (queries, queries % body.rows), (keys, keys % body.keys if fixed else 1), (width, wide - width)
     row, turned, key = ("m[:, None]", *m), ("n[None, :]", *n), ("n[:, None]", *n)
     column, deep = ("d[None, :]", *d), ("d[:, None]", *d)
 
@@ -190,7 +190,7 @@ def attention_text(name: str, body: Attention, waits: tuple[str, ...]) -> str:
         f"d = tl.arange(0, {wide})",
         f"q = {load(body.query, row, column)}",
     ]
-    if known and keys <= body.keys:
+    if fixed and keys <= body.keys:
         lines += [f"n = tl.arange(0, {body.keys})", *scores, *_FIRST]
         lines.append(f"out = tl.dot(p.to({kind}), v)")
     else:

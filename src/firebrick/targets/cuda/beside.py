@@ -38,23 +38,23 @@ def side_by_side(
     kernels, sizes = {k.name: k for k in table.kernels()}, {b.name: _nbytes(b) for b in table.program.buffers}
     last = {name: k for k, step in enumerate(steps) for name in names_in(step)}
     waiting: dict[str, list[Launch]] = {}
-    held: dict[str, Touched] = {}
+    batch: dict[str, Touched] = {}
     alive: dict[str, int] = {}
     out: list[Launch | Extern] = []
 
     def close(name: str) -> None:
-        del held[name], alive[name]
+        del batch[name], alive[name]
         out.extend(_merged(waiting.pop(name), kernels[name], table))
 
     for k, step in enumerate(steps):
         reads, writes = touched(step, kernels)
-        for name in [n for n, (r, w) in held.items() if not (w.isdisjoint(reads | writes) and r.isdisjoint(writes))]:
+        for name in [n for n, (r, w) in batch.items() if not (w.isdisjoint(reads | writes) and r.isdisjoint(writes))]:
             close(name)
         if not isinstance(step, Launch) or not _is_small(step, kernels.get(step.kernel), card, device):
             out.append(step)
             continue
         waiting.setdefault(step.kernel, []).append(step)
-        r, w = held.setdefault(step.kernel, (set(), set()))
+        r, w = batch.setdefault(step.kernel, (set(), set()))
         r |= reads
         w |= writes
         alive[step.kernel] = alive.get(step.kernel, 0) + sum(sizes.get(n, 0) for n in reads if last[n] == k)
@@ -69,8 +69,8 @@ def side_by_side(
 
 def _nbytes(b: Buffer) -> int:
     """Of a temporary of known size; 0 of what others keep alive."""
-    known = b.kind == "temp" and all(n.is_const for n in b.shape)
-    return math.prod([n.const for n in b.shape]) * DTYPES[b.dtype].nbytes if known else 0
+    fixed = b.kind == "temp" and all(n.is_const for n in b.shape)
+    return math.prod([n.const for n in b.shape]) * DTYPES[b.dtype].nbytes if fixed else 0
 
 
 def _is_small(step: Launch, kernel: Kernel | None, card: CardFacts, device: str) -> bool:
@@ -97,12 +97,12 @@ def steady_params(schedule: Schedule) -> dict[str, frozenset[str]]:
     steady = {b.name for b in schedule.program.buffers if b.kind in ("const", "derived")}
     for step in steps:
         steady -= touched(step, kernels)[1] if isinstance(step, Launch) else {*step.outs, *step.writes}  # type: ignore
-    found = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
+    steady_of = {k.name: frozenset(p.name for p in k.params) for k in schedule.kernels}
     for step in steps:
         if isinstance(step, Launch):
             pairs = zip(kernels[step.kernel].params, step.args, strict=True)
-            found[step.kernel] &= {p.name for p, a in pairs if a in steady and not p.number}
-    return found
+            steady_of[step.kernel] &= {p.name for p, a in pairs if a in steady and not p.number}
+    return steady_of
 
 
 def _merged(launches: list[Launch], kernel: Kernel, table: KernelTable) -> Iterable[Launch]:

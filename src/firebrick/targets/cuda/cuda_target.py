@@ -90,8 +90,8 @@ class CudaTarget(Target):
         rows of whole loads is read at the memory's rate by loops, not by the library's product with a vector."""
         if op == "aten::mv":
             matrix, (across, along), size = args[0], args[0].stride(), args[0].element_size()
-            known = matrix.dtype in _BY_ROW and isinstance(across, int)
-            return (Choice("loops", 0.7), CALL) if known and along == 1 and size * across % 16 == 0 else (CALL,)
+            fixed = matrix.dtype in _BY_ROW and isinstance(across, int)
+            return (Choice("loops", 0.7), CALL) if fixed and along == 1 and size * across % 16 == 0 else (CALL,)
         if op == "aten::convolution":
             return convolution_form(*args), CALL
         return (Choice("merged", 0.5) if op == "firebrick::products" and merges(*args) else CALL,)
@@ -111,8 +111,8 @@ class CudaTarget(Target):
         """Matmuls and attention that the library does slowly. A check of indices stops the card where they lie, as in
         eager mode: to read them would mean to wait."""
         if call.op != CHECK:
-            made = None if self.exact else plan_product(call, buffers, self.card)
-            return made if made or self.exact else plan_attention(call, buffers, self.card)
+            product = None if self.exact else plan_product(call, buffers, self.card)
+            return product if product or self.exact else plan_attention(call, buffers, self.card)
         extremes, low, high, *_ = call.args
         assert isinstance(extremes, Ref)
         sizes = tuple([as_expr(n) for n in (low, high) if isinstance(n, int | Expr)])

@@ -130,17 +130,17 @@ class Search:
             else:
                 stores += [mm.plain(tile)] * subject.kept
                 forms[form] = [launch(launch_of(mm, tile, stores, wide=body.wide))]
-        given = {n: kinds[n] for n in every if n not in results and n != mm.out}
-        subject.program = lambda form: self._program(forms[form], given, results, {**buffers, **subject.pads})
+        sources = {n: kinds[n] for n in every if n not in results and n != mm.out}
+        subject.program = lambda form: self._program(forms[form], sources, results, {**buffers, **subject.pads})
         return True
 
-    def _program(self, steps: list[Any], given: dict[str, str], results: set[str], buffers: Any) -> Schedule:
+    def _program(self, steps: list[Any], sources: dict[str, str], results: set[str], buffers: Any) -> Schedule:
         """A program of a form alone: weights are its constants, what else it reads its inputs."""
-        names = dict.fromkeys([*given, *sorted(results), *(n for s in steps for n in names_in(s))])
-        mine = tuple([replace(buffers[n], kind=given.get(n, "output" if n in results else "temp")) for n in names])
-        inputs, consts = (tuple([n for n in given if given[n] == kind]) for kind in ("input", "const"))
+        names = dict.fromkeys([*sources, *sorted(results), *(n for s in steps for n in names_in(s))])
+        mine = tuple([replace(buffers[n], kind=sources.get(n, "output" if n in results else "temp")) for n in names])
+        inputs, consts = (tuple([n for n in sources if sources[n] == kind]) for kind in ("input", "const"))
         outs = tuple([Ref(n, buffers[n].shape, buffers[n].strides, ZERO) for n in sorted(results)])
-        places = tuple([Place(n, "given" if n in given else "fresh") for n in names])
+        places = tuple([Place(n, "given" if n in sources else "fresh") for n in names])
         used = tuple([k for k in self.table.kernels() if any(getattr(s, "kernel", "") == k.name for s in steps)])
         return Schedule(LoopProgram("form", mine, (), inputs, consts, outs), used, tuple(steps), places, 0, ())
 
