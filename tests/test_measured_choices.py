@@ -14,7 +14,7 @@ from firebrick.config import Config
 from firebrick.errors import CacheError
 from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.report import recorder
-from firebrick.targets import workload
+from firebrick.targets import by_device
 from firebrick.targets.cpu import measured_runs, measuring
 from firebrick.targets.cpu.choices import BROAD, COLUMNS
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
@@ -62,7 +62,7 @@ class Turned(nn.Module):
 def fastest(monkeypatch):
     """Makes one form the fastest; returns what was asked for."""
     asked = []
-    monkeypatch.setattr(workload, "_REST", 0)
+    monkeypatch.setattr(by_device, "REST", 0)
 
     def prefer(name):
         def measured(self, op, args, forms, config):
@@ -108,7 +108,7 @@ def test_what_a_form_leaves_to_loops_counts(fastest, tmp_path):
 
 def test_what_takes_a_small_part_of_the_time_is_not_measured(fastest, monkeypatch, tmp_path):
     asked, model = fastest("call"), nn.Sequential(Layer(), nn.Linear(48, 2))
-    monkeypatch.setattr(workload, "_REST", 0.1)
+    monkeypatch.setattr(by_device, "REST", 0.1)
     with torch.no_grad():
         compiled(model, tmp_path)(torch.randn(40, 48))
     assert [op for op, _ in asked] == ["aten::mm"] * 2
@@ -118,7 +118,7 @@ def test_what_takes_a_small_part_of_the_time_is_not_measured(fastest, monkeypatc
 def test_the_first_compile_of_a_machine_builds_while_it_captures(cache, monkeypatch, tmp_path):
     begun = []
     monkeypatch.setattr(CpuTarget, "prepare", lambda self, calls, config: begun.append([op for op, _ in calls]))
-    model, x = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 4)), torch.randn(2, 8, 4, 4)
+    model, x = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 8)), torch.randn(2, 8, 4, 4)
     for turn in range(2):
         firebrick.reset()
         with torch.no_grad():

@@ -59,8 +59,7 @@ from firebrick.passes import branches, cuda_search, tuning
 from firebrick.passes.alone import subject_of
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
-from firebrick.targets.by_device import find_targets, measures
-from firebrick.targets.workload import division_of
+from firebrick.targets.by_device import division_of, find_targets, measures
 from firebrick.trace import cpu_part, graph_key, literals
 from firebrick.trace.inference_trace import TracingState, fakes_of
 from firebrick.version import VERSION

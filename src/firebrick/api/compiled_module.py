@@ -21,15 +21,10 @@ from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings
 from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
+from firebrick.capture.ahead import prepare
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
-from firebrick.config import Config
-from firebrick.runtime.cache import DiskCache
-from firebrick.targets.by_device import find_targets, measures
 
 _STATE = "_firebrick"
-_SOME = 0.05, 0.2
-"""Shares of a module's parameters that windows and matrices have where the first compile likely measures both: windows
-are for many places."""
 
 
 class _State:
@@ -43,7 +38,7 @@ class _State:
     def __init__(self, original: nn.Module, settings: Settings) -> None:
         scope = hook.Scope()
         self.calls = Calls(original)
-        begin = functools.cache(partial(_prepare, original, settings.config))
+        begin = functools.cache(partial(prepare, original, settings.config))
         capture = settings.capturer(scope)
         ours = settings.backend == backends.FIREBRICK
         capturer = self.calls.watched((lambda frame: (begin(), capture(frame))[1]) if ours else capture)
@@ -51,26 +46,6 @@ class _State:
         self.call = hook.Wrapped(original, capturer, scope)
         self.forward = hook.Wrapped(original.forward, capturer, scope)
         self.forced = functools.cache(settings.forced)
-
-
-def _prepare(module: nn.Module, config: Config) -> None:
-    """Begin to build what the first compile on a machine chooses kernels by, while its module is captured."""
-    begun = torch.is_grad_enabled() or config.autotune or config.stages != "all" or not measures(config)
-    if begun or (config.cache and DiskCache(config).root.exists()):
-        return
-    windows, matrices = list[Any](), list[Any]()
-    for weight in module.parameters():
-        (windows if weight.dim() > 2 else matrices).append(weight)
-    of_windows, of_matrices = (sum(w.numel() for w in weights) for weights in (windows, matrices))
-    few = [n <= part * (of_windows + of_matrices) for n, part in zip((of_windows, of_matrices), _SOME, strict=True)]
-    calls: list[Any] = [("aten::mm", (w, w)) for w in matrices if w.dim() == 2 and not few[1]]
-    for w in windows if not few[0] else ():
-        if w.shape[1] > 1:  # else of channels by themselves
-            ones, x = [1] * (w.dim() - 2), w.new_empty((1, w.shape[1], *[n + 15 for n in w.shape[2:]]), device="meta")
-            out = x.new_empty((1, w.shape[0], *[16 for _ in ones]))
-            calls.append(("aten::convolution", (x, w, ones, [0] * len(ones), ones, 1, out)))
-    for name, target in find_targets({w.device.type for w in (*windows, *matrices)}, config).items():
-        target.prepare([call for call in calls if call[1][1].device.type == name], config)
 
 
 def compile_module(module: nn.Module, settings: Settings) -> nn.Module:

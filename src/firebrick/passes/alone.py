@@ -11,7 +11,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from firebrick.extend.pass_runner import copy_graph
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.targets.workload import Subject
 
 aten = torch.ops.aten
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -58,7 +57,7 @@ def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
     return [first] if first is last else [first, *chain(next(iter(first.users)), last)]
 
 
-def subject_of(node: Any) -> Subject | None:
+def subject_of(node: Any) -> tuple[str, tuple[Any, ...]] | None:
     """What is measured of a call: its op and arguments, as targets are asked for choices of it."""
     if node.target is aten.convolution.default:
         x, weight, _, stride, padding, dilation, _, _, groups = node.args

@@ -18,9 +18,9 @@ import torch
 
 from firebrick.artifact import Artifact
 from firebrick.ir.graph.aten import AtenGraph
+from firebrick.ir.graph.calls import key_of
 from firebrick.passes.alone import Form, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
-from firebrick.targets.workload import key_of
 
 _MARGIN = 0.97
 """Share of the time of the cost model's form below which another is taken: less may be noise."""
@@ -39,7 +39,7 @@ class Tuner:
 
     build: makes an artifact of a part. load: makes it callable, given its constants. fetch: the artifact stored under
     texts, or made and stored. ground: what every choice of this compile depends on. measured: times forms of an op
-    without a build; None to build them. rest: what costs choose, since it takes so little time (`workload`). kept: what
+    without a build; None to build them. rest: what costs choose, since it takes so little time. kept: what
     measurements have in common.
     """
 
