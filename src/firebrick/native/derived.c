@@ -20,7 +20,7 @@ static void memory_shape(FbHandle handle, int64_t *rows, int64_t *columns) {
             *rows = sizes[d];
         }
     }
-    if (reach != count) {
+    if (reach != count || reach == *rows) { /* one row of elements side by side is read fastest */
         *rows = 1;
         *columns = reach;
         return;

@@ -75,10 +75,11 @@ class Int8Conv2d(nn.Module):
         self.bias = None if layer.bias is None else nn.Buffer(layer.bias.detach().float())
         self.point, self.stride, self.padding = 128 if least < 0 else 0, layer.stride, layer.padding
         self.step = nn.Buffer(torch.tensor(max(-least, most) / (255 - self.point)).clamp_min(1e-12))
+        self.inverse = nn.Buffer(1 / self.step)
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution, in x's dtype."""
-        images = torch.clamp(torch.round(x.float() / self.step) + self.point, 0, 255).to(torch.uint8)
+        images = torch.clamp(torch.round(x.float() * self.inverse) + self.point, 0, 255).to(torch.uint8)
         numbers = (images.float() - self.point) * self.step
         weight = self.weight.float() * self.scales
         return F.conv2d(numbers, weight, self.bias, self.stride, self.padding).to(x.dtype)

@@ -334,6 +334,7 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     plain = ("uint16_t",) if half else ("int8_t", "uint8_t") if amx else ("uint8_t",) if quads else ()
     text = "".join(_COPIED.format(vector=u if quads else h, x=x) for x in plain)
     fill, copies = 16 * depth, "some % 2 == 0 && s.x_stride % 512" if half else "false"
+    copies = "!raised && some % 4 == 0 && s.x_stride % 2048" if quads else copies
     if amx:
         unit.helpers.setdefault("fb_amx", _AMX)
         text += _AMX_TILE.format(**names)
