@@ -1,10 +1,11 @@
 """Trainings compiled and in eager mode: loss curves beside float64's, time and memory of a step, and memory budgets.
 
-    python -m bench.training [NAME...] [--steps 200] [--torch-compile] [--budgets] [--markdown FILE]
+    python -m bench.training [NAME...] [--steps 200] [--torch-compile] [--optimizers] [--budgets] [--markdown FILE]
 
 Losses are compared over all steps, from equal weights and data. A step is forward, backward and AdamW; `ms` is the
 median of the last half of the steps, contenders taking turns. `peak` is what a step's tensors take above those that
-live between steps, by torch's own allocator. `--budgets` runs GPT-2 under `memory_budget` and with checkpoints.
+live between steps, by torch's own allocator. `--optimizers` has the compilers compile `optimizer.step` too, which eager
+mode runs one operator and one parameter at a time. `--budgets` runs GPT-2 under `memory_budget` and with checkpoints.
 Losses with gradients in them are those of `examples/higher_gradients.py`.
 """
 
@@ -148,13 +149,14 @@ class Run:
     """One training of one contender, a step at a time."""
 
     def __init__(
-        self, name: str, compiled: Callable[[nn.Module], Callable[..., torch.Tensor]], dtype: torch.dtype
+        self, name: str, compiled: Callable[[Any], Callable[..., Any]], dtype: torch.dtype, *, optimizers: bool = False
     ) -> None:
         torch.manual_seed(0)
         make, self.batch = TRAININGS[name]
         self.dtype, self.task = dtype, make().to(dtype)
         self.optimizer = torch.optim.AdamW(self.task.parameters(), 1e-3, eps=1e-6)
         self.call = compiled(self.task)
+        self.update = compiled(self.optimizer.step) if optimizers else self.optimizer.step
         self.losses: list[float] = []
         self.times: list[float] = []
 
@@ -165,7 +167,7 @@ class Run:
         self.optimizer.zero_grad()
         loss = self.call(*batch)
         loss.backward()
-        self.optimizer.step()
+        self.update()
         self.times.append(time.perf_counter() - begin)
         self.losses.append(loss.item())
 
@@ -194,18 +196,18 @@ def compiled_counts() -> Iterator[dict[str, int]]:
         last = dict(now)
 
 
-def measured(name: str, steps: int, *, torch_compile: bool) -> str:
+def measured(name: str, steps: int, *, torch_compile: bool, optimizers: bool = False) -> str:
     """A row of the table."""
     counts = compiled_counts()
     next(counts)
     runs = {
         "eager": Run(name, lambda task: task, torch.float32),
-        "firebrick": Run(name, firebrick.compile, torch.float32),
+        "firebrick": Run(name, firebrick.compile, torch.float32, optimizers=optimizers),
         "float64": Run(name, lambda task: task, torch.float64),
     }
     if torch_compile:
         torch.compiler.reset()  # all trainings share Task's code: what it learned of the last one's sizes goes
-        runs["torch.compile"] = Run(name, torch.compile, torch.float32)
+        runs["torch.compile"] = Run(name, torch.compile, torch.float32, optimizers=optimizers)
     for _ in range(steps):
         for run in runs.values():
             run.step()
@@ -256,6 +258,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*TRAININGS, []])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--torch-compile", action="store_true")
+    parser.add_argument("--optimizers", action="store_true", help="the compilers compile the optimizer's step too")
     parser.add_argument("--budgets", action="store_true", help="memory budgets alone")
     parser.add_argument("--markdown", type=Path, help="append the tables to a file")
     options = parser.parse_args()
@@ -278,7 +281,10 @@ def main() -> None:
     rows = (
         budget_rows(options.steps)
         if options.budgets
-        else (measured(name, options.steps, torch_compile=options.torch_compile) for name in options.names or TRAININGS)
+        else (
+            measured(name, options.steps, torch_compile=options.torch_compile, optimizers=options.optimizers)
+            for name in options.names or TRAININGS
+        )
     )
     for row in rows:
         lines.append(row)

@@ -33,6 +33,17 @@ class Up(nn.Module):
         return self.head(F.relu(self.up(torch.cat([skip, deep], 1))))
 
 
+class Grown(nn.Module):
+    """A join that begins with a tensor of one dimension and no elements, as eager mode allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.cat([torch.zeros(0), self.one(x)], 1))
+
+
 MODELS: dict[str, Any] = {
     "up": lambda: (Up(), (2, 3, 12, 12)),
     "pixels": lambda: (nn.Conv2d(5, 7, 1), (3, 5, 4, 6)),
@@ -43,6 +54,7 @@ MODELS: dict[str, Any] = {
     "padded pixels": lambda: (nn.Conv2d(5, 7, 1, padding=1), (3, 5, 6, 6)),
     "groups": lambda: (nn.Sequential(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 1, groups=2)), (2, 8, 6, 6)),
     "transposed": lambda: (nn.Sequential(nn.ConvTranspose2d(6, 4, 2, 2), nn.ConvTranspose2d(4, 3, 1)), (2, 6, 5, 5)),
+    "grown": lambda: (Grown(), (2, 3, 6, 6)),
     "flat": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 3)), (2, 3, 6, 6)),
     "dropped": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5), nn.Conv2d(4, 4, 3)), (2, 3, 8, 8)),
 }
@@ -89,7 +101,9 @@ def test_a_whole_network_copies_what_comes_in_and_weights_alone() -> None:
     copies = joint.graph.find_nodes(op="call_function", target=aten.clone.default)
     read = [node.args[0] for node in copies if node.kwargs.get("memory_format") is torch.channels_last]
     assert [node.name for node in read if node.op == "placeholder"] == ["x", "tangent_0"]
-    assert len(read) == 3  # the other is what was interpolated
+    assert len(read) == 4  # the others are what was interpolated, and of its gradient the part of the channels
+    (back,) = joint.graph.find_nodes(op="call_function", target=aten.upsample_bilinear2d_backward.default)
+    assert back.args[0].target is aten.clone.default
     check = firebrick.compile(Up(), options={"disable_passes": {"images_last"}, "verify_passes": True})
     assert torch.isfinite(check(x)).all()
 

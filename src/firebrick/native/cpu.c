@@ -55,8 +55,8 @@ static uint64_t word_of(const char *place, int width) {
 }
 
 /* A hash of samples that changes when any row or any column does: the first row, and of each pair of rows the last
- * word of one and the first word of the next, which share a cache line. Cache lines are what it costs, so they are
- * asked for ahead of their turn. */
+ * word of one and the first word of the next, which often share a cache line. Cache lines are what it costs, so they
+ * are asked for ahead of their turn. */
 static uint64_t cpu_fingerprint(const void *data, int item, int64_t rows, int64_t columns) {
     uint64_t sum = 1469598103934665603u, four[4] = {1, 2, 3, 4};
     const char *bytes = data;
@@ -72,7 +72,8 @@ static uint64_t cpu_fingerprint(const void *data, int item, int64_t rows, int64_
     for (; done < pitch; done += item) sum = mix(sum, word_of(bytes + done, width));
     for (int k = 0; k < 4; k++) sum = mix(sum, four[k]);
     for (int64_t r = 1; r < rows; r += 2) {
-        if (r + AHEAD < rows) __builtin_prefetch(bytes + (r + AHEAD) * pitch + pitch - 1);
+        if (r + AHEAD < rows) __builtin_prefetch(bytes + (r + AHEAD + 1) * pitch - 1);
+        if (r + AHEAD + 1 < rows) __builtin_prefetch(bytes + (r + AHEAD + 1) * pitch);
         sum = mix(sum, word_of(bytes + r * pitch + pitch - item, width));
         if (r + 1 < rows) sum = mix(sum, word_of(bytes + (r + 1) * pitch, width));
     }

@@ -2,6 +2,7 @@
 
 convolution(x, W, ...)               ->   convolution(clone(x), W, ...), and so their gradients
 convolution(x, W of single pixels)   ->   mm(pixels of clone(x), t(W)) as images, and their gradients likewise
+upsample_backward(channels of g)     ->   upsample_backward(clone(g))
 
 What is computed from them lies so too: of a whole network only what comes in, what goes out and weights are copied.
 The library's kernels would put images that lie otherwise into an order of their own, and back, at each call.
@@ -31,7 +32,7 @@ def _images_last(gm: fx.GraphModule) -> bool:
     wanted = {x for node in convolutions for x in (node, *node.args[: _IMAGES[node.target]])}
     copies: dict[fx.Node, fx.Node] = {}
     for node in [node for node in gm.graph.nodes if node in wanted and node.target in _IMAGES]:
-        for x in node.args[: _IMAGES[node.target]] or node.all_input_nodes:
+        for x in node.args[: _IMAGES[node.target]] or [x for x in node.all_input_nodes if x.meta["val"].dim() == 4]:
             copies[x] = copies.get(x) or emit(node, aten.clone.default, x, memory_format=torch.channels_last)
             node.replace_input_with(x, copies[x])
     propagate_layouts(gm, {copy: x.meta["val"] for x, copy in copies.items()})
@@ -39,6 +40,10 @@ def _images_last(gm: fx.GraphModule) -> bool:
         if x.meta["val"].stride() == copy.meta["val"].stride():
             copy.replace_all_uses_with(x)
             gm.graph.erase_node(copy)
+    for node in gm.graph.find_nodes(op="call_function", target=aten.upsample_bilinear2d_backward.default):
+        lie = [t.is_contiguous(memory_format=torch.channels_last) for t in (node.meta["val"], node.args[0].meta["val"])]
+        if convolutions and lie == [True, False]:  # a part of the channels, of which its kernel is slow
+            node.update_arg(0, emit(node, aten.clone.default, node.args[0], memory_format=torch.channels_last))
     for node in convolutions:
         weight, _, stride, padding, _, transposed, _, groups, *_ = node.args[_IMAGES[node.target] :]
         single = weight.meta["val"].shape[2:] == (1, 1) and not any(padding) and {*stride} == {1}

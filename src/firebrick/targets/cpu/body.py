@@ -20,6 +20,8 @@ from firebrick.targets.cpu.unit_writer import Lanes, Local, Replica, Text, Unit
 
 _UNROLL = 4
 """Vectors that a short reduction loop folds side by side, to hide the latency of additions."""
+_COUNTED = 4
+"""Iterations of an innermost loop that are written out: counting takes as long as what they do."""
 _SHORT_CHAIN = 16
 """Instructions of a loop that is short for that: longer ones hide it themselves, and would be long to compile."""
 TILE = 4
@@ -249,6 +251,9 @@ class Body:
         if out.lanes is not None and self._transposed_loop(loop, low, high):
             return
         name = self.bind(loop)
+        few = loop.axis.size.is_const and loop.axis.size.const <= _COUNTED
+        if few and not any(isinstance(inner, Loop) for inner in loop.body):
+            out.line(f"#pragma GCC unroll {_COUNTED}")
         out.open(f"for (int64_t {name} = {low}; {name} < {high}; {name}++)")
         self.body(loop.body)
         out.close()

@@ -44,6 +44,8 @@ written: it has a line for each place and result."""
 _WIDE, _THIN, _THICK = 40, 8, 1024
 """Results in a row, and channels, from which a dense convolution's kernel likely pads by itself quicker: a copy of the
 input that puts few channels side by side has to be made anyway. Most channels: what it copies lies on the stack."""
+_SHORT = 8
+"""Results in a row below which the taller tiles of narrow panels are likely quicker."""
 _LEAST_OF_VOLUMES = 16
 """Products of a result that one place in the depth of a window has, if volumes are likely quicker as images."""
 _FEW = 8
@@ -138,7 +140,8 @@ def _convolution(
         other = replace(dense, name="padded" if wide else "clipped", before=frozenset({"pad"}) - dense.before)
         forms = [dense, other] if inside and any(padding) else [dense]
         if broad > columns:
-            forms.append(replace(dense, name="narrow", before=frozenset(), options={"columns": columns}))
+            narrow = replace(dense, name="narrow", before=frozenset(), options={"columns": columns})
+            forms.insert(0 if out.shape[-1] < _SHORT and not single else len(forms), narrow)
         return [*([Choice("matmul", own, _WRITTEN)] if few else []), *forms, *library]
     whole = groups == outer == x.shape[1] and inner == 1 and outer >= _LANES and window[-1] <= _WIDEST
     pads = Choice("depthwise", own, _WRITTEN, frozenset({"pad"}), options={"columns": 0})
