@@ -36,14 +36,10 @@ def measures(config: Config) -> bool:
 
 
 def division_of(subjects: Sequence[Any], layers: int) -> tuple[list[Any], set[Any]]:
-    """What is worth measuring of ops with their arguments, and the keys of the rest, which takes little of the time.
-
-    layers: those that the graph has four of.
-    """
+    """What is worth measuring of ops with their arguments, and the keys of the rest. layers: what four stand for."""
     counts = Counter(key_of(*subject) for subject in subjects)
     by_key = {key_of(*subject): subject for subject in subjects}
-    tensors = (arg for _, args in subjects for arg in args if isinstance(arg, torch.Tensor))
-    if not all(type(n) is int for tensor in tensors for n in tensor.shape):
+    if not all(type(n) is int for _, args in subjects for a in args if isinstance(a, torch.Tensor) for n in a.shape):
         return list(by_key.values()), set()
     work = {k: work_of(s[0], *s[1]) * counts[k] * (layers if counts[k] >= 4 else 4) for k, s in by_key.items()}
     left, rest = REST * sum(work.values()), set[Any]()
