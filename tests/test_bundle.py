@@ -15,7 +15,7 @@ from torch import nn
 
 import firebrick
 from firebrick import errors
-from firebrick.api import weights
+from firebrick.api.bundle import read_tensors, write_tensors
 
 pytestmark = pytest.mark.compiler
 
@@ -388,9 +388,9 @@ def test_safetensors_headers_that_lie_are_refused():
     import io
 
     buffer = io.BytesIO()
-    weights.write_tensors({"a": torch.randn(3), "b": torch.ones(2, dtype=torch.bool)}, buffer.write)
+    write_tensors({"a": torch.randn(3), "b": torch.ones(2, dtype=torch.bool)}, buffer.write)
     data = buffer.getvalue()
-    assert weights.read_tensors(io.BytesIO(data).readinto)["b"].tolist() == [True, True]
+    assert read_tensors(io.BytesIO(data).readinto)["b"].tolist() == [True, True]
     for old, new in ((b"F32", b"F64"), (b"[0,12]", b"[0,13]"), (b"[3]", b"[9]"), (b'"F32"', b'"F99"')):
         with pytest.raises(errors.CacheError, match="corrupt|truncated"):
-            weights.read_tensors(io.BytesIO(data.replace(old, new)).readinto)
+            read_tensors(io.BytesIO(data.replace(old, new)).readinto)

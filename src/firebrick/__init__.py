@@ -33,11 +33,10 @@ from firebrick import extend, passes, torchscript  # noqa: E402  (the platform i
 from firebrick.api import reset, stats  # noqa: E402
 from firebrick.api.bundle import load, save  # noqa: E402
 from firebrick.api.compiled_backward import compiled_backward  # noqa: E402
-from firebrick.api.compiling import compile, disable, optimize, run  # noqa: E402
+from firebrick.api.compiling import aot, compile, disable, optimize, run  # noqa: E402
 from firebrick.api.explaining import Explanation, explain  # noqa: E402
 from firebrick.api.exporting import export  # noqa: E402
 from firebrick.api.switches import set_stance  # noqa: E402
-from firebrick.api.tracing import aot  # noqa: E402
 from firebrick.backends import list_backends, register_backend  # noqa: E402
 from firebrick.capture.marks import (  # noqa: E402
     allow_in_graph,

@@ -166,8 +166,8 @@ class _Side:
         self.nodes = {i: t.grad_fn for i, t in leaves}
         self.edges = {i: get_gradient_edge(t) for i, t in leaves if torch.is_grad_enabled()}
         behind = _behind([node for node in self.nodes.values() if node is not None])
-        seen = any(t._backward_hooks or t.retains_grad for _, t in leaves)  # asking for gradients would show
-        self.edges = {i: edge for i, edge in self.edges.items() if not seen and edge.node not in behind}
+        observed = any(t._backward_hooks or t.retains_grad for _, t in leaves)  # asking for gradients would show
+        self.edges = {i: edge for i, edge in self.edges.items() if not observed and edge.node not in behind}
         self.results: list[Any] = []
         self.grads: dict[int, Any] = {}
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 from torch import fx, nn
 
-from firebrick import backends
+from firebrick import backends, trace
 from firebrick.api import accuracy
 from firebrick.api.compiled_backward import compiled_backward
 from firebrick.api.compiled_module import compile_module, original_of, state_of
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings, check_flag
 from firebrick.api.switches import OFF, RUN_ONLY, Switch, blocks, call_switched, later, loaded
+from firebrick.backends.aten import run_aten, run_joint, with_views
 from firebrick.capture import hook
 from firebrick.capture.entry import entry_of
 from firebrick.capture.marks import DISABLED, ORIGINAL, own_mark
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
-from firebrick.errors import ConfigError
+from firebrick.config import Config
+from firebrick.errors import BackendError, ConfigError
 from firebrick.extend import Pass, SubgraphCompiler, Target
 from firebrick.fakes.node_values import plain_copy
 from firebrick.report import recorder
@@ -278,3 +280,39 @@ def torch_compile_backend(
 
 def _is_concrete(tensor: torch.Tensor) -> bool:
     return all(type(n) is int for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+def aot(
+    fn: Any,
+    fw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]],
+    bw_compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]] | None = None,
+    partition: Callable[[trace.JointGraph], Iterable[fx.Node]] | None = None,
+) -> Any:
+    """Return `fn`, with its graphs traced to functional ATen and handed to `fw_compiler(gm, example_inputs)`.
+
+    Args:
+        bw_compiler: compiles backward graphs, when they are first needed; None takes `fw_compiler`. Its example inputs
+            are fake tensors.
+        partition: which nodes of a joint graph the forward saves for the backward, a function of a `JointGraph`; what
+            else the backward needs it computes again. None: the fewest bytes without computing anything costly twice.
+    """
+
+    def checked(compiler: Callable[..., Any], name: str) -> Callable[[fx.GraphModule, list[Any]], Any]:
+        def compile_half(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+            compiled = compiler(gm, inputs)
+            if not callable(compiled):
+                raise BackendError(f"{name} returned {type(compiled).__name__}, which can't be called")
+            return compiled
+
+        return compile_half
+
+    forward = checked(fw_compiler, "fw_compiler")
+    backward = forward if bw_compiler is None else checked(bw_compiler, "bw_compiler")
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        if trace.needs_grad(gm, example_inputs):
+            return with_views(run_joint(gm, example_inputs, partition, forward, backward), gm)
+        aten = trace.trace_inference(gm, example_inputs, Config.from_env())
+        return with_views(run_aten(aten, forward(aten.gm, list(example_inputs))), gm)
+
+    return compile(fn, backend=backend)

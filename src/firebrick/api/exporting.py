@@ -75,8 +75,8 @@ def _mark(call: Call, tensors: list[torch.Tensor], dynamic: Mapping[str, Dims]) 
         numbers: list[int] = []
         argument_tree.read(values[name], lambda i, found=numbers: found.append(i))  # type: ignore[misc]
         for tensor in (tensors[i] for i in numbers):
-            wanted: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
-            for dim, spec in (wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)).items():
+            axes: Any = range(tensor.dim()) if dims is True else [dims] if type(dims) is int else dims or ()
+            for dim, spec in (axes if isinstance(axes, dict) else dict.fromkeys(axes)).items():
                 pair = spec if isinstance(spec, tuple) else (getattr(spec, "min", None), getattr(spec, "max", None))
                 mark_dynamic(tensor, dim, *(n or None if type(n) is int else None for n in pair))
 

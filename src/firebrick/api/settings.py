@@ -40,8 +40,8 @@ def check_flag(name: str, value: Any, choices: str = "True or False") -> None:
 
 def _warn_of_idle(config: Config, mode: str | None) -> None:
     for name in (name for name in IDLE if getattr(config, name)):
-        asked = f"mode={mode!r}" if mode is not None and name in MODES[mode] else f"{name}=True"
-        recorder.warn_once(f"idle {name}", f"firebrick: {asked} has no effect: {IDLE[name]}", stacklevel=_CALLER)
+        option = f"mode={mode!r}" if mode is not None and name in MODES[mode] else f"{name}=True"
+        recorder.warn_once(f"idle {name}", f"firebrick: {option} has no effect: {IDLE[name]}", stacklevel=_CALLER)
     for sentence in unknown_variables():
         recorder.warn_once(sentence, f"firebrick: {sentence}", stacklevel=_CALLER)
 

@@ -603,14 +603,14 @@ class Attempt:
         }
         filled: dict[str, str] = {}
         while True:
-            wanted = [
+            names = [
                 name
                 for name, cell in cells.items()
                 if name not in filled and cell.content is not None and (every_cell or name in emitter.used_cells)
             ]
-            if not wanted:
+            if not names:
                 break
-            for name in wanted:
+            for name in names:
                 content = cells[name].content
                 assert content is not None
                 filled[name] = emitter.load_to_temp(content)
@@ -677,8 +677,8 @@ class Attempt:
         graph = self.tracer.graph
         changed = graph.changed()
         size = sum(value.fake.numel() * value.fake.element_size() for value in changed)
-        wanted = graph.watched or bool(graph.uncounted())
-        return wanted and size <= _MOST_COPIED and all(value.differs_in_data() for value in changed)
+        needed = graph.watched or bool(graph.uncounted())
+        return needed and size <= _MOST_COPIED and all(value.differs_in_data() for value in changed)
 
     def _keep(self, head: ValueEmitter) -> dict[str, Source | Callable[..., Any]]:
         """Keep what tells whether the graph has written to tensors, their versions by source, or what undoes it."""

@@ -155,11 +155,11 @@ class Repeats:
         try:
             result = run()
         finally:
-            asked = tracer.guards.end(guards)
+            added = tracer.guards.end(guards)
         if before == self._mark():
             nodes = tracer.graph.since(start)
             if len(nodes) >= _FEWEST_NODES and self._is_plain(result, nodes, tracer.graph.written[written:]):
-                template = _Template(module, arguments, nodes, asked, result, tracer.graph.op_count - ops)
+                template = _Template(module, arguments, nodes, added, result, tracer.graph.op_count - ops)
                 try:
                     template.prepare(tracer)
                 except _Differs:

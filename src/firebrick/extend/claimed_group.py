@@ -54,12 +54,12 @@ class CompiledGroup(torch.nn.Module):
         self.calls += 1
         if torch.is_grad_enabled() and any(_requires_grad(t) for t in (*inputs, *self._constants)):
             return list(self.graph(*inputs))  # engines give no gradients; the graph's own ops do
-        seen = _versions(self._constants)
-        if seen != self._seen:
+        versions = _versions(self._constants)
+        if versions != self._seen:
             with self._lock:
                 self._compiled.clear()
                 self.broken.clear()
-                self._seen = seen
+                self._seen = versions
         key = tuple((t.shape, t.dtype) if isinstance(t, torch.Tensor) else t for t in inputs)
         run = self._compiled.get(key)
         if run is None:
@@ -116,11 +116,11 @@ class CompiledGroup(torch.nn.Module):
     def _check(self, key: _Key, run: Callable[..., Any], inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         """Run once beside the group's graph: number, shapes and dtypes must agree; values under `verify_passes`."""
         with torch.no_grad():
-            wanted = list(self.graph(*inputs))
+            expected = list(self.graph(*inputs))
             actual = _as_list(run(*self._prepared(inputs)))
-        if len(actual) != len(wanted):
-            raise BackendError(f"returned {len(actual)} outputs instead of {len(wanted)}")
-        for i, (a, b) in enumerate(zip(wanted, actual, strict=True)):
+        if len(actual) != len(expected):
+            raise BackendError(f"returned {len(actual)} outputs instead of {len(expected)}")
+        for i, (a, b) in enumerate(zip(expected, actual, strict=True)):
             if not isinstance(b, torch.Tensor):
                 raise BackendError(f"output {i} is a {type(b).__name__}, not a tensor")
             if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
@@ -130,11 +130,11 @@ class CompiledGroup(torch.nn.Module):
                 )
         if self.config.verify_passes:
             result = compare(
-                lambda *_: wanted, lambda *_: actual, [], tolerance=self.compiler.tolerance, aliasing=False
+                lambda *_: expected, lambda *_: actual, [], tolerance=self.compiler.tolerance, aliasing=False
             )
             if isinstance(result, Difference):
                 raise VerificationError(f"{self.compiler.name} computes {self.name} wrong: {result}")
-        self._strides[key] = [a.stride() for a in wanted]
+        self._strides[key] = [a.stride() for a in expected]
         return self._settle(key, actual)
 
     def _build(self, inputs: Sequence[Any]) -> Callable[..., Any]:

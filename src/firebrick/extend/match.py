@@ -101,21 +101,21 @@ class Matcher:
 
     def _candidates(self, index: int, state: _State) -> list[fx.Node]:
         """Nodes that can be a further output: near what is matched already where the pattern says so."""
-        wanted = self.pattern.nodes[index]
+        template = self.pattern.nodes[index]
         matched = set(state.nodes.values())
-        near: list[fx.Node] = []
-        for _, operand in wanted.arguments:
+        nodes: list[fx.Node] = []
+        for _, operand in template.arguments:
             bound = None
             if isinstance(operand, Capture):
                 bound = state.captures.get(operand.name)
             elif isinstance(operand, Ref):
                 bound = state.nodes.get(operand.index)
             if isinstance(bound, fx.Node):
-                near = [n for n in bound.users if n in self.index.calls and self.index.calls[n].name == wanted.name]
+                nodes = [n for n in bound.users if n in self.index.calls and self.index.calls[n].name == template.name]
                 break
         else:
-            near = self.index.by_name.get(wanted.name, [])
-        return sorted((n for n in near if n not in matched), key=lambda n: n._sort_key)
+            nodes = self.index.by_name.get(template.name, [])
+        return sorted((n for n in nodes if n not in matched), key=lambda n: n._sort_key)
 
     def _node(self, index: int, node: Any, state: _State) -> Iterator[_State]:
         """Match pattern node `index` with `node`."""
@@ -126,23 +126,23 @@ class Matcher:
             else:
                 self._fail(state, node, "a value that the pattern uses twice is two values here")
             return
-        wanted = self.pattern.nodes[index]
+        template = self.pattern.nodes[index]
         call = self.index.calls.get(node) if isinstance(node, fx.Node) else None
         self._steps += 1
         if self._steps > 10_000:  # the pattern has too many equal ways; giving up is right, only slower code
             self._fail(state, node, "gave up after 10,000 steps")
             return
-        if call is None or call.name != wanted.name:
+        if call is None or call.name != template.name:
             actual = "a constant" if not isinstance(node, fx.Node) else (call.name if call else node.op)
-            self._fail(state, node, f"{wanted.name} expected, {actual} found")
+            self._fail(state, node, f"{template.name} expected, {actual} found")
             return
         if node in state.nodes.values():
             self._fail(state, node, "one node can't be two of the pattern")
             return
         here = _State({**state.nodes, index: node}, state.captures, state.sunk, state.passed)
-        expected = dict(wanted.arguments)
+        expected = dict(template.arguments)
         yield from self._arguments(node, list(expected.items()), call, here)
-        if wanted.commutes and "self" in call.arguments and "other" in call.arguments:
+        if template.commutes and "self" in call.arguments and "other" in call.arguments:
             swapped = {**call.arguments, "self": call.arguments["other"], "other": call.arguments["self"]}
             yield from self._arguments(node, list(expected.items()), Call(call.name, swapped), here)
 
@@ -213,12 +213,12 @@ class Matcher:
             current = self.index.calls[current].arguments["self"]
         if not chain:
             return
-        wanted = self.pattern.nodes[index].name
+        expected = self.pattern.nodes[index].name
         for length in range(1, len(chain) + 1):
             below = self.index.calls[chain[length - 1]].arguments["self"]
             if not isinstance(below, fx.Node) or below not in self.index.calls:
                 continue
-            if self.index.calls[below].name != wanted:
+            if self.index.calls[below].name != expected:
                 continue
             skipped = tuple(chain[:length])
             if self._cancels(below, skipped):
@@ -272,21 +272,21 @@ def _may_be_tensor(node: fx.Node) -> bool:
     return value is None or isinstance(value, torch.Tensor)
 
 
-def _same(wanted: Any, value: Any, name: str, node: fx.Node) -> bool:
+def _same(expected: Any, value: Any, name: str, node: fx.Node) -> bool:
     if isinstance(value, fx.Node):
         return False
-    if isinstance(wanted, (tuple, list)) or isinstance(value, (tuple, list)):
-        both = isinstance(wanted, (tuple, list)) and isinstance(value, (tuple, list)) and len(wanted) == len(value)
-        return both and all(_same(a, b, name, node) for a, b in zip(wanted, value, strict=True))
-    if isinstance(wanted, bool) != isinstance(value, bool):
+    if isinstance(expected, (tuple, list)) or isinstance(value, (tuple, list)):
+        both = isinstance(expected, (tuple, list)) and isinstance(value, (tuple, list)) and len(expected) == len(value)
+        return both and all(_same(a, b, name, node) for a, b in zip(expected, value, strict=True))
+    if isinstance(expected, bool) != isinstance(value, bool):
         return False
-    if isinstance(wanted, (int, float)) and isinstance(value, (int, float)):
-        if wanted == value:
+    if isinstance(expected, (int, float)) and isinstance(value, (int, float)):
+        if expected == value:
             return True
         rank = _rank(node)
-        is_dim = name.startswith("dim") and isinstance(wanted, int) and isinstance(value, int)
-        return is_dim and rank > 0 and (wanted - value) % rank == 0
-    return type(wanted) is type(value) and bool(wanted == value)
+        is_dim = name.startswith("dim") and isinstance(expected, int) and isinstance(value, int)
+        return is_dim and rank > 0 and (expected - value) % rank == 0
+    return type(expected) is type(value) and bool(expected == value)
 
 
 def _rank(node: fx.Node) -> int:

@@ -134,7 +134,7 @@ class _Partitioner:
 
     def offer(self, compiler: SubgraphCompiler) -> None:
         """Let one compiler choose among the nodes that nobody has."""
-        wanted = [False] * len(self.nodes)
+        eligible = [False] * len(self.nodes)
         for i, node in enumerate(self.nodes):
             if self.owner[i] in self.taken or self._is_part(node):
                 continue
@@ -142,12 +142,12 @@ class _Partitioner:
             if reason:
                 self._refuse(compiler, reason, [i])
             else:
-                wanted[i] = True
+                eligible[i] = True
         for i, node in enumerate(self.nodes):
             if self._is_part(node):
-                wanted[i] = wanted[self.owner[i]]
+                eligible[i] = eligible[self.owner[i]]
         owner = list(self.owner)
-        for group in grow_clusters(self.inputs, owner, wanted):
+        for group in grow_clusters(self.inputs, owner, eligible):
             ops = [i for i in group if not self._is_part(self.nodes[i])]
             saved = compiler.cost([self.nodes[i] for i in group])
             if len(ops) < compiler.min_size:
@@ -370,14 +370,14 @@ def _flatten(items: Any) -> list[Any]:
     return [x for item in items for x in _flatten(item)] if isinstance(items, (tuple, list)) else [items]
 
 
-def grow_clusters(inputs: Sequence[Sequence[int]], owner: list[int], wanted: Sequence[bool]) -> list[list[int]]:
-    """Group the wanted clusters into maximal connected convex groups.
+def grow_clusters(inputs: Sequence[Sequence[int]], owner: list[int], eligible: Sequence[bool]) -> list[list[int]]:
+    """Group the eligible clusters into maximal connected convex groups.
 
     Args:
         inputs: for each node the nodes that it reads; they come earlier in some topological order.
         owner: for each node its cluster, named by one of the cluster's nodes; clusters are convex and their quotient
             graph is acyclic. It is updated to the new groups.
-        wanted: for each node whether it may be grouped; equal within a cluster.
+        eligible: for each node whether it may be grouped; equal within a cluster.
 
     Returns:
         The groups as lists of nodes in ascending order.
@@ -386,18 +386,18 @@ def grow_clusters(inputs: Sequence[Sequence[int]], owner: list[int], wanted: Seq
     order = quotient.topological()
     level: dict[int, int] = {}
     for c in order:
-        rises = [level[p] + (wanted[c] and not wanted[p]) for p in quotient.before[c]]
+        rises = [level[p] + (eligible[c] and not eligible[p]) for p in quotient.before[c]]
         level[c] = max(rises, default=0)
     for c in order:
-        if wanted[c]:
+        if eligible[c]:
             for p in list(quotient.before[quotient.find(c)]):
-                if wanted[p] and level[p] == level[c] and quotient.find(p) != quotient.find(c):
+                if eligible[p] and level[p] == level[c] and quotient.find(p) != quotient.find(c):
                     quotient.unite(p, c)
-    _unite_neighbours(quotient, wanted)
+    _unite_neighbours(quotient, eligible)
     groups: dict[int, list[int]] = {}
     for node in range(len(owner)):
         owner[node] = quotient.find(owner[node])
-        if wanted[node]:
+        if eligible[node]:
             groups.setdefault(owner[node], []).append(node)
     return list(groups.values())
 
@@ -455,7 +455,7 @@ class _Quotient:
         return a
 
 
-def _unite_neighbours(quotient: _Quotient, wanted: Sequence[bool]) -> None:
+def _unite_neighbours(quotient: _Quotient, eligible: Sequence[bool]) -> None:
     """Unite groups joined by an edge where no other path joins them."""
     order = quotient.topological()
     bit = {c: 1 << i for i, c in enumerate(order)}
@@ -465,13 +465,13 @@ def _unite_neighbours(quotient: _Quotient, wanted: Sequence[bool]) -> None:
         for s in quotient.after[c]:
             mask |= reach[s] | bit[s]
         reach[c] = mask
-    work = [c for c in order if wanted[c]]
+    work = [c for c in order if eligible[c]]
     while work:
         a = work.pop()
         if quotient.parent[a] != a:
             continue
         for b in sorted(quotient.after[a]):
-            if not wanted[b] or any(reach[s] & bit[b] for s in quotient.after[a] if s != b):
+            if not eligible[b] or any(reach[s] & bit[b] for s in quotient.after[a] if s != b):
                 continue
             both, joined = bit[a] | bit[b], (reach[a] | reach[b]) & ~(bit[a] | bit[b])
             united = quotient.unite(a, b)
@@ -482,6 +482,6 @@ def _unite_neighbours(quotient: _Quotient, wanted: Sequence[bool]) -> None:
             for c, mask in reach.items():
                 if c != united and mask & both:
                     reach[c] = mask | both | joined
-            work += [p for p in quotient.before[united] if wanted[p]]
+            work += [p for p in quotient.before[united] if eligible[p]]
             work.append(united)
             break

@@ -156,13 +156,13 @@ def order(passes: Iterable[Pass]) -> tuple[Pass, ...]:
     """
     by_name = {step.name: step for step in passes}
     rank = {name: i for i, name in enumerate(by_name)}
-    wanted: dict[str, set[str]] = {name: set() for name in by_name}
+    predecessors: dict[str, set[str]] = {name: set() for name in by_name}
     for name, step in by_name.items():
-        wanted[name].update(other for other in step.after if other in by_name)
+        predecessors[name].update(other for other in step.after if other in by_name)
         for other in step.before:
             if other in by_name:
-                wanted[other].add(name)
-    sorter: TopologicalSorter[str] = TopologicalSorter(wanted)
+                predecessors[other].add(name)
+    sorter: TopologicalSorter[str] = TopologicalSorter(predecessors)
     try:
         sorter.prepare()
     except CycleError as error:

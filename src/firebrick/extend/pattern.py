@@ -155,8 +155,8 @@ def _trace_on_examples(
 
 def _read(name: str, gm: fx.GraphModule, captures: tuple[Capture, ...], scalars: dict[str, Any]) -> Pattern:
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    wanted = [c for c in captures if not c.scalar] if scalars or len(placeholders) != len(captures) else captures
-    operand_of: dict[fx.Node, Operand] = dict(zip(placeholders, wanted, strict=True))
+    bound = [c for c in captures if not c.scalar] if scalars or len(placeholders) != len(captures) else captures
+    operand_of: dict[fx.Node, Operand] = dict(zip(placeholders, bound, strict=True))
     by_scalar = {value: next(c for c in captures if c.name == key) for key, value in scalars.items()}
     nodes: list[tuple[str, tuple[tuple[str, Operand], ...]]] = []
     outputs: list[fx.Node] = []

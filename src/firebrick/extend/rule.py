@@ -98,18 +98,18 @@ class Rule(Pass):
             return False
         matcher = Matcher(pattern, index, through=self.through)
         mutations = [n for n in gm.graph.nodes if is_mutating(n)] if self.level == "torch" else []
-        gone: set[fx.Node] = set()
+        replaced: set[fx.Node] = set()
         changed = False
         for anchor in matcher.anchors():
-            if anchor in gone:
+            if anchor in replaced:
                 continue
             matched = matcher.match(anchor)
-            reason = matched if isinstance(matched, str) else self._refuse(matched, context, gone, mutations)
+            reason = matched if isinstance(matched, str) else self._refuse(matched, context, replaced, mutations)
             if not reason and isinstance(matched, Match):
                 result = _Application(self, gm, matched, context, mutations).perform()
                 if isinstance(result, Site):
                     context.report.sites.append(result)
-                    gone |= matched.inner
+                    replaced |= matched.inner
                     changed = True
                     continue
                 reason = result
@@ -117,9 +117,9 @@ class Rule(Pass):
                 context.report.sites.append(Site(anchor.name, False, reason, _where(anchor)))
         return changed
 
-    def _refuse(self, match: Match, context: Context, gone: set[fx.Node], mutations: list[fx.Node]) -> str:
+    def _refuse(self, match: Match, context: Context, replaced: set[fx.Node], mutations: list[fx.Node]) -> str:
         inner = match.inner
-        if inner & gone:
+        if inner & replaced:
             return "overlaps an earlier match"
         for node in inner:
             outside = [u for u in node.users if u not in inner]
@@ -242,14 +242,14 @@ class _Application:
         if not users:
             return ""
         first = min(users, key=lambda n: n._sort_key)
-        late = [n for n in self._captured() if not n < first]
-        if not late:
+        behind = [n for n in self._captured() if not n < first]
+        if not behind:
             return ""
-        last = max(late, key=lambda n: n._sort_key)
+        last = max(behind, key=lambda n: n._sort_key)
         if any(not n < first and n < last for n in self.mutations):
             return "its inputs are computed after its first use, and an in-place write between forbids moving them"
         move: dict[fx.Node, None] = {}
-        stack = list(late)
+        stack = list(behind)
         while stack:
             node = stack.pop()
             if node in outputs:

@@ -90,9 +90,9 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a is b or a.element_size() != b.element_size():
         return True
-    seen = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
-    seen[_places(a)] = True
-    return bool(seen[_places(b)].any())
+    covered = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
+    covered[_places(a)] = True
+    return bool(covered[_places(b)].any())
 
 
 def _places(t: torch.Tensor) -> torch.Tensor:
@@ -127,11 +127,11 @@ def compare(
         torch.random.set_rng_state(state)
         with torch.no_grad():
             sides.append((copies, _flat(call(*copies))))
-    (ins, wanted), (other_ins, results) = sides
-    if len(wanted) != len(results):
-        return Difference(f"{len(results)} outputs instead of {len(wanted)}")
+    (ins, expected), (other_ins, results) = sides
+    if len(expected) != len(results):
+        return Difference(f"{len(results)} outputs instead of {len(expected)}")
     worst = 0.0
-    named = [(f"output {i}", a, b) for i, (a, b) in enumerate(zip(wanted, results, strict=True))]
+    named = [(f"output {i}", a, b) for i, (a, b) in enumerate(zip(expected, results, strict=True))]
     named += [(f"input {i} after the call", a, b) for i, (a, b) in enumerate(zip(ins, other_ins, strict=True))]
     for name, a, b in named:
         result = _compare_values(name, a, b, tolerance)
@@ -139,9 +139,9 @@ def compare(
             return result
         worst = max(worst, result)
     if aliasing:
-        if shared_memory(wanted, ins) != shared_memory(results, other_ins):
+        if shared_memory(expected, ins) != shared_memory(results, other_ins):
             return Difference("an output shares memory with an input in one graph only")
-        if shared_memory(wanted, wanted) != shared_memory(results, results):
+        if shared_memory(expected, expected) != shared_memory(results, results):
             return Difference("outputs share memory with each other in one graph only")
     return worst
 

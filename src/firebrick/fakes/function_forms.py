@@ -27,8 +27,8 @@ def _max_pool1d(
 ) -> Any:
     """Where no gradient is asked for, eager has a kernel for CPUs that makes contiguous results of all layouts, and
     takes no integers."""
-    asked = input.requires_grad and torch.is_grad_enabled()
-    if asked or return_indices or len(args) > 3 or input.device.type != "cpu":
+    recorded = input.requires_grad and torch.is_grad_enabled()
+    if recorded or return_indices or len(args) > 3 or input.device.type != "cpu":
         return function(input, kernel_size, stride, *args, return_indices=return_indices, **named)
     if not input.is_floating_point():
         raise NotImplementedError(f'"max_pool1d_impl" not implemented for {input.dtype}')
@@ -196,12 +196,12 @@ def _recurrent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     states = state if isinstance(state, (tuple, list)) else [state]
     directions = 1 + bidirectional
     batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
-    wanted = (layers * directions, batch, weights[1].shape[1])
+    hidden = (layers * directions, batch, weights[1].shape[1])
     plain = not (dropout and train) and len(weights) == layers * directions * (4 if biased else 2)
     plain = plain and x.shape[2] == weights[0].shape[1] and all(t.dtype == x.dtype for t in (*states, *weights))
-    if not any(map(has_symbols, (x, *states))) or not plain or any(tuple(h.shape) != wanted for h in states):
+    if not any(map(has_symbols, (x, *states))) or not plain or any(tuple(h.shape) != hidden for h in states):
         return function(*args, **kwargs)
-    out, *after = (x.new_empty(sizes) for sizes in ((steps, batch, directions * wanted[2]), *(wanted for _ in states)))
+    out, *after = (x.new_empty(sizes) for sizes in ((steps, batch, directions * hidden[2]), *(hidden for _ in states)))
     out, *after = recorded((x, *states, *weights), out, *after)
     return (out.transpose(0, 1) if batch_first else out, *after)
 

@@ -644,12 +644,12 @@ def _convolution_backward(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwa
     devices = _devices_of(mode, func, args, kwargs)
     if devices.common is None or kwargs or len(args) != 11:
         raise _Slow
-    _, x, weight, bias_sizes, *rest, wanted = args
+    _, x, weight, bias_sizes, *rest, mask = args
     layout = _layout_of_convolution(mode, x, weight, None, *rest, bias_sizes)
     with torch._C._DisableTorchDispatch():
         empty = [torch.empty(n, dtype=x.dtype, device=_META) for n in (x.shape, weight.shape, bias_sizes or [0])]
         gradients = (_laid_out(empty[0], layout), _laid_out(empty[1], layout), empty[2])
-        return _wrap(mode, tuple([t if w else None for t, w in zip(gradients, wanted, strict=True)]), devices.common)
+        return _wrap(mode, tuple([t if w else None for t, w in zip(gradients, mask, strict=True)]), devices.common)
 
 
 def _layout_of_convolution(mode: _FakeMode, x: Any, weight: Any, *rest: Any) -> torch.memory_format:
@@ -703,8 +703,8 @@ def _constructor_like(mode: _FakeMode, func: Any, args: tuple[Any, ...], kwargs:
             meta = torch.empty_strided(args[0].shape, dense_strides(args[0]), dtype=dtype, device=_META)
         else:
             meta = torch.empty(args[0].shape, dtype=dtype, device=_META, memory_format=kwargs["memory_format"])
-    wanted = kwargs.get("device")
-    return _fake(mode, meta, torch.device(wanted) if wanted is not None else devices.common)
+    device = kwargs.get("device")
+    return _fake(mode, meta, torch.device(device) if device is not None else devices.common)
 
 
 def _wrap(mode: _FakeMode, result: Any, device: torch.device) -> Any:

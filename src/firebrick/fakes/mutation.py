@@ -80,12 +80,12 @@ def functional_of(op: OpOverload) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, op.namespace), name, None)
     if packet is None:
         return None
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not (is_out and _is_written(a))]
+    signature = [(a.name, str(a.type)) for a in op._schema.arguments if not (is_out and _is_written(a))]
     for overload in packet.overloads():
         candidate: OpOverload = getattr(packet, overload)
         if candidate._schema.is_mutable:
             continue
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == signature:
             return candidate
     return None
 

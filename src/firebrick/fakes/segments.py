@@ -101,10 +101,10 @@ def segments(gm: fx.GraphModule, starts: frozenset[fx.Node] = frozenset()) -> li
             groups.append((apart, []))
         groups[-1][1].append(node)
     parts = [(apart, _with_numbers(nodes)) for apart, nodes in groups]
-    wanted = {n for _, nodes in parts for n in _from_outside(nodes)} | {*gm.graph.output_node().all_input_nodes}
+    used = {n for _, nodes in parts for n in _from_outside(nodes)} | {*gm.graph.output_node().all_input_nodes}
     segments, sources = list[Segment](), _sources(n for n in gm.graph.nodes if n.op == "placeholder")
     for apart, nodes in parts:
-        segments.append(_segment(gm, nodes, apart, wanted, sources))
+        segments.append(_segment(gm, nodes, apart, used, sources))
         sources = {**_sources(nodes if apart else ()), **sources}
     return segments
 
@@ -146,14 +146,14 @@ def _names(nodes: Iterable[fx.Node]) -> set[str]:
 
 
 def _segment(
-    gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, wanted: set[fx.Node], sources: Mapping[str, fx.Node]
+    gm: fx.GraphModule, nodes: list[fx.Node], apart: bool, used: set[fx.Node], sources: Mapping[str, fx.Node]
 ) -> Segment:
     """A part; what has a size of which its inputs have no more than `min(n, 5)` is an input for that size."""
     inputs = [n for n in _from_outside(nodes) if n.op != "get_attr" or apart]
     if not apart:
         unknown = _names([*inputs, *nodes]) & sources.keys() - _sources(inputs).keys()
         inputs += dict.fromkeys(sources[name] for name in sorted(unknown))
-    outputs = [node for node in nodes if node in wanted and not _is_number(node)]
+    outputs = [node for node in nodes if node in used and not _is_number(node)]
     if any(not isinstance(n.meta.get("val"), torch.Tensor) for n in (*inputs, *outputs)):
         raise LoweringError("what is no tensor goes past a branch or loop")
     return Segment(inputs, outputs, None if apart else part_of(gm, nodes, inputs, outputs), nodes if apart else [])
@@ -186,8 +186,8 @@ def _nonempty(part: Segment, sizes: Sizes, symbols: set[str]) -> list[Expr]:
     """What was taken to be 1 or more of sizes in a segment; its symbols become `symbols`."""
     names = _names(() if part.graph is None else part.graph.graph.nodes)
     symbols |= names
-    wanted = [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
-    return [e for e in wanted if all(v.name in symbols or v not in sizes.data for v in e.vars())]
+    mentioned = [e for e in sizes.nonempty if any(v.name in names for v in e.vars())]
+    return [e for e in mentioned if all(v.name in symbols or v not in sizes.data for v in e.vars())]
 
 
 class _Watch:
@@ -236,9 +236,9 @@ class _Watch:
                 raise
         for node, strides in self.layouts[step]:
             real = values[node]
-            wanted = [e.evaluate(numbers) if isinstance(e, Expr) else e for e in strides]
-            if any(a != b and n > 1 for a, b, n in zip(real.stride(), wanted, real.shape, strict=True)):
-                raise SizesDisagree(f"{node.name} has strides {real.stride()}, not {wanted}")
+            expected = [e.evaluate(numbers) if isinstance(e, Expr) else e for e in strides]
+            if any(a != b and n > 1 for a, b, n in zip(real.stride(), expected, real.shape, strict=True)):
+                raise SizesDisagree(f"{node.name} has strides {real.stride()}, not {expected}")
 
 
 class Segments:

@@ -173,12 +173,12 @@ def _where(cond: Any, a: Any, b: Any) -> Spec:
 def _reduced(shape: Shape, dims: Any, keep: bool) -> Shape:
     rank = len(shape)
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
-        gone = set(range(rank))
+        folded = set(range(rank))
     else:
-        gone = {d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}
+        folded = {d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}
     if keep:
-        return tuple(1 if i in gone else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in gone)
+        return tuple(1 if i in folded else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in folded)
 
 
 def _no_complex(dtype: torch.dtype) -> torch.dtype:
@@ -292,7 +292,7 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> tuple
         raise NoRule
     lead = x.dim() - len(shape)
     for sizes in (x.shape[lead:], *[t.shape for t in (weight, bias) if t is not None]):  # symbols have to be the same
-        if any(size != wanted for size, wanted in zip(sizes, shape, strict=True)):
+        if any(size != expected for size, expected in zip(sizes, shape, strict=True)):
             raise NoRule  # PyTorch's code says what is wrong
     stat = Spec((*x.shape[:lead], *([1] * len(shape))), x.dtype)
     return Spec(tuple(x.shape), x.dtype), stat, stat

@@ -73,12 +73,12 @@ def view(x: torch.Tensor, size: Sequence[Any]) -> Seen:
     steps: list[Any] = [1] * len(shape)
     d = len(shape) - 1
     for count, base in _runs(old, strides):
-        seen: Any = 1
-        while d >= 0 and (seen != count or shape[d] == 1):
-            steps[d] = seen * base
-            seen = seen * shape[d]
+        run: Any = 1
+        while d >= 0 and (run != count or shape[d] == 1):
+            steps[d] = run * base
+            run = run * shape[d]
             d -= 1
-        if seen != count:
+        if run != count:
             raise NoRule
     for left in range(d, -1, -1):
         if shape[left] != 1:
@@ -92,12 +92,12 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *, implicit: bool = False) -> 
     lead = len(size) - len(old)
     shape, steps = list(size), [0] * len(size)
     for i, (n, stride) in enumerate(zip(old, strides, strict=True)):
-        wanted = size[lead + i]
-        if type(wanted) is int and wanted == -1:
+        target = size[lead + i]
+        if type(target) is int and target == -1:
             shape[lead + i], steps[lead + i] = n, stride
-        elif type(n) is int and n == 1 and not (type(wanted) is int and wanted == 1):
+        elif type(n) is int and n == 1 and not (type(target) is int and target == 1):
             steps[lead + i] = 0
-        elif n == wanted:
+        elif n == target:
             steps[lead + i] = stride
         else:
             raise NoRule

@@ -187,17 +187,17 @@ def _may_be_empty(code: CodeType) -> set[int]:
     graph, cells = flow(code), set()
     for name in code.co_cellvars:
         uses = {i.index: i.opname for i in graph.instructions if i.row.operand is Operand.CELL and i.argval == name}
-        seen: set[int] = set()
+        reached: set[int] = set()
         work = [] if name in code.co_varnames else [0]  # arguments are there from the start
         for index, op in uses.items():
             if op == "DELETE_DEREF":
                 work.extend(graph.successors[index])
         while work:
             index = work.pop()
-            seen.add(index)
+            reached.add(index)
             if uses.get(index) != "STORE_DEREF":
-                work.extend(after for after in graph.successors[index] if after not in seen)
-        cells |= {index for index in seen if uses.get(index) in ("LOAD_DEREF", "DELETE_DEREF")}
+                work.extend(after for after in graph.successors[index] if after not in reached)
+        cells |= {index for index in reached if uses.get(index) in ("LOAD_DEREF", "DELETE_DEREF")}
     return cells
 
 

@@ -265,18 +265,18 @@ class _Assembler:
 
     def _stack_depth(self) -> int:
         rows, args, instrs, places = self.rows, self.args, self.instrs, self.places
-        seen = [-1] * (len(instrs) + 1)
+        depths = [-1] * (len(instrs) + 1)
         # Before 3.13 what RETURN_GENERATOR leaves for the first POP_TOP is not in its effect.
         entry = int(GENERATORS_START_DEEP and bool(self.layout.flags & _GENERATOR_FLAGS))
         deepest, work = entry, [(0, entry)]
         while work:
             index, depth = work.pop()
             while True:
-                if seen[index] >= 0:
-                    if seen[index] != depth:
-                        raise InternalError(f"stack is {seen[index]} or {depth} deep at {instrs[index]!r}")
+                if depths[index] >= 0:
+                    if depths[index] != depth:
+                        raise InternalError(f"stack is {depths[index]} or {depth} deep at {instrs[index]!r}")
                     break
-                seen[index] = depth
+                depths[index] = depth
                 instr, row, arg = instrs[index], rows[index], args[index]
                 handler = instr.handler
                 if handler is not None:

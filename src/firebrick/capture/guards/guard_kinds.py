@@ -293,8 +293,8 @@ def _tensor_holds(value: Any, meta: TensorMeta) -> bool:
     return same and _fits(meta.sizes, now.sizes) and _fits(meta.strides, now.strides)
 
 
-def _fits(wanted: tuple[int | None, ...], sizes: tuple[int | None, ...]) -> bool:
-    return len(wanted) == len(sizes) and all(w is None or w == f for w, f in zip(wanted, sizes, strict=True))
+def _fits(guarded: tuple[int | None, ...], sizes: tuple[int | None, ...]) -> bool:
+    return len(guarded) == len(sizes) and all(w is None or w == f for w, f in zip(guarded, sizes, strict=True))
 
 
 def _always(*_: Any) -> bool:

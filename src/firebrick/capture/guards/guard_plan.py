@@ -310,12 +310,12 @@ def _rows(order: list[tuple[_Node, int, int]]) -> tuple[list[Any], list[Any], li
     check_guards: list[Guard | None] = []
     for node, end, volatile_begin in order:
         begin = settled = len(checks)
-        for wanted in (True, False):
+        for stable in (True, False):
             for check in node.checks:
-                if check.settled is wanted:
+                if check.settled is stable:
                     checks.append((_CHECKS[check.name], check.payload))
                     check_guards.append(check.guard)
-            if wanted:
+            if stable:
                 settled = len(checks)
         parent = -1 if node.parent is None else node.parent.number
         place = (_OPS[node.op], parent, end, volatile_begin, node.index, node.key, node.versioned)

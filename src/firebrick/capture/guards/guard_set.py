@@ -87,10 +87,10 @@ class Guards:
     def end(self, start: int) -> list[tuple[Any, Guard]]:
         """The guards that were asked for since `begin` gave `start`, each once, with their keys."""
         self._listeners -= 1
-        asked = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
+        guards = [(key, self._guards[key]) for key in dict.fromkeys(self._asked[start:])]
         if not self._listeners:
             self._asked.clear()
-        return asked
+        return guards
 
     def pin(self, value: Value) -> None:
         """An object of the user's is this one: captured code knows its address."""

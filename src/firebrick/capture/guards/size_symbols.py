@@ -145,9 +145,9 @@ class Symbols:
             at, step = strides[d] * shape[d], results[d] * sizes[d]
         return sizes, results
 
-    def guard_strides(self, source: Source, strides: Iterable[Expr], wanted: Iterable[int | None]) -> None:
+    def guard_strides(self, source: Source, strides: Iterable[Expr], guarded: Iterable[int | None]) -> None:
         """Guard the strides that the guard on the tensor leaves free."""
-        for d, (stride, fixed) in enumerate(zip(strides, wanted, strict=True)):
+        for d, (stride, fixed) in enumerate(zip(strides, guarded, strict=True)):
             if fixed is None:
                 self._guards.append(("==", ("stride", source, d), self.shape_of(stride)))
 

@@ -88,15 +88,15 @@ else:  # torch 2.14 has it in C
 @handles(torch.nn.Parameter)
 def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     data = (args[0] if args else kwargs.get("data", NONE)).realize()
-    wanted = interp.flag(args[1] if len(args) > 1 else kwargs.get("requires_grad"), True)
+    requires_grad = interp.flag(args[1] if len(args) > 1 else kwargs.get("requires_grad"), True)
     if not isinstance(data, TensorValue) or data.cls not in (torch.Tensor, torch.nn.Parameter):
         raise Break("unsupported-call", "a parameter is made of what is no tensor")
-    if wanted and not can_be_leaf(data):
+    if requires_grad and not can_be_leaf(data):
         interp.raise_new(RuntimeError, "Only Tensors of floating point and complex dtype can require gradients")
     inference = interp.tracer.graph.inference
     if inference.in_region or (made_of(data.fake) is not None and not inference.around):
         raise Break("unsupported-call", "a parameter is made in inference mode, or of a tensor made there")
-    if wanted and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start):
+    if requires_grad and (torch.is_grad_enabled() or interp.tracer.graph.grad_at_start):
         if is_fresh(interp, data):
             return make_leaf(interp, torch.nn.Parameter, data)
         if is_untouched(interp, data):
@@ -104,8 +104,9 @@ def _parameter(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     detached = data.call_method(interp, "detach", [], {})
     assert isinstance(detached, TensorValue)
     detached.cls = torch.nn.Parameter
-    detached.fake.requires_grad_(wanted)
-    if wanted:  # a leaf that the graph does not know of: where gradients are recorded, it is used after the graph
+    detached.fake.requires_grad_(requires_grad)
+    # A leaf that the graph does not know of: where gradients are recorded, it is used after the graph.
+    if requires_grad:
         detached.data_version = detached.fake._version
     return detached
 

@@ -271,10 +271,10 @@ def _promote(interp: Interpreter, row: Row, arguments: dict[str, Any]) -> None:
     for name, value in operands.items():
         tensors: list[Value] = []
         for one in _listed(value):
-            wanted = (name in row.promote and common) or _own_dtype(one)
-            if row.floating and wanted.kind in "biu":
-                wanted = np.dtype(np.float64)
-            tensors.append(_as_tensor(interp, one, wanted))
+            dtype = (name in row.promote and common) or _own_dtype(one)
+            if row.floating and dtype.kind in "biu":
+                dtype = np.dtype(np.float64)
+            tensors.append(_as_tensor(interp, one, dtype))
         arguments[name] = TupleValue(tensors) if isinstance(value, list) else tensors[0]
 
 

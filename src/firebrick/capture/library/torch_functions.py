@@ -233,7 +233,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
         raise Break("unsupported-call", "torch.tensor() of a tensor with such arguments")
     if copy and isinstance(first, TensorValue):
         say(interp, ConstantValue(_COPIES))
-    wanted = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
+    targets = [value for name in ("device", "dtype") if not is_none(value := kwargs.get(name, NONE))]
     if copy or isinstance(first, ArrayValue):
         tensor, scalar = (first.tensor, first.scalar) if isinstance(first, ArrayValue) else (first, False)
         if not copy and not scalar:
@@ -241,7 +241,7 @@ def _new_tensor(interp: Interpreter, args: Args, kwargs: Kwargs, *, copy: bool) 
         first = tensor.call_method(interp, "detach", [], {}).realize()
         if copy or scalar:
             first = first.call_method(interp, "clone", [], {}).realize()
-    for value in wanted:
+    for value in targets:
         first = first.call_method(interp, "to", [value], {}).realize()
     return first
 

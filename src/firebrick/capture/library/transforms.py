@@ -210,10 +210,10 @@ def _transformed(
     sub.graph.in_transform |= api is not CHECKPOINT
     arguments = TupleValue(list(args)), DictValue.of(dict(kwargs))
     handed = tuple(value.as_argument() for value in arguments)
-    seen: list[Any] = []
+    body_call: list[Any] = []
 
     def look(*inner: Any, **named: Any) -> Any:
-        seen.extend((inner, named, torch.is_grad_enabled()))
+        body_call.extend((inner, named, torch.is_grad_enabled()))
         raise _Seen
 
     probe = kind(api, None, options, handed, direct=direct)  # type: ignore[arg-type]
@@ -226,9 +226,9 @@ def _transformed(
     except Exception as error:
         text = str(error).split("\n", 1)[0]
         raise Break("fake-tensor-failed", f"{api.__name__}: {type(error).__name__}: {text}") from error
-    if not seen:
+    if not body_call:
         raise Break("unsupported-call", f"{api.__name__}() does not call its function")
-    inner, named, grad = seen
+    inner, named, grad = body_call
     values = [_value_like(interp, sub, item) for item in inner]
     effects = interp.tracer.effects.count
     body, _ = sub.capture(
@@ -436,11 +436,11 @@ def _pure_body(
     """A body that may run or not: without effects, its results new tensors if `fresh`."""
     effects = sub.tracer.effects
     reached = new_in_reach([function.realize(), *args])
-    before, seen, touched = effects.count, effects.outside, len(effects.touched)
+    before, outer_count, touched = effects.count, effects.outside, len(effects.touched)
     body, results = sub.capture(function, args, {}, grad=torch.is_grad_enabled())
     changed = effects.count != before
     if reached is not None:  # what the body makes itself, it may change
-        changed = effects.outside != seen or not {*map(id, reached)}.isdisjoint(effects.touched[touched:])
+        changed = effects.outside != outer_count or not {*map(id, reached)}.isdisjoint(effects.touched[touched:])
     if sub.graph.changes_arguments() or changed:
         raise Break("unsupported-call", f"{name}() with a function that has side effects")
     storages = {value.fake.untyped_storage()._cdata for value in results}

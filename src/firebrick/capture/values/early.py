@@ -131,8 +131,8 @@ class EarlyReads:
 
     def _slice(self, node: fx.Node) -> list[fx.Node] | None:
         """The calls that give a tensor, in order, if they may be made before the graph."""
-        wanted, todo, writes = {node}, [node], self._writes()
-        while todo and len(wanted) <= _MOST_CALLS:
+        nodes, todo, writes = {node}, [node], self._writes()
+        while todo and len(nodes) <= _MOST_CALLS:
             one = todo.pop()
             fake, used = one.meta.get("val"), [*one.all_input_nodes]
             if isinstance(fake, torch.Tensor) and type(n := fake.numel()) is int and n > _MOST_ELEMENTS << 4:
@@ -147,9 +147,9 @@ class EarlyReads:
                     return None
             elif not isinstance(fake, torch.Tensor):
                 return None
-            todo += [n for n in used if n not in wanted]
-            wanted.update(used)
-        return None if todo or self.graph.changed_blindly else [one for one in self.graph.graph.nodes if one in wanted]
+            todo += [n for n in used if n not in nodes]
+            nodes.update(used)
+        return None if todo or self.graph.changed_blindly else [one for one in self.graph.graph.nodes if one in nodes]
 
     def _writes(self) -> dict[int, list[fx.Node | None]]:
         """Memory that was written to -> the calls; None for one that is not found."""

@@ -259,12 +259,12 @@ def _bound(interp: Interpreter, name: str, tensor: TensorValue, bound: Value) ->
 
 def tensor_of_number(interp: Interpreter, number: NumberValue, kwargs: Kwargs) -> Value:
     """`torch.tensor(number)`."""
-    wanted = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
-    if {*kwargs} - {"dtype"} or wanted not in (torch.float32, torch.float64, _dtype_alone(number)):
+    dtype = kwargs["dtype"].realize().as_constant() if "dtype" in kwargs else _dtype_alone(number)
+    if {*kwargs} - {"dtype"} or dtype not in (torch.float32, torch.float64, _dtype_alone(number)):
         raise Break("changing-value", "torch.tensor() of a number that differs from call to call, with such arguments")
     if interp.tracer.graph.inference.in_region:
         raise Break("changing-value", "a number that differs from call to call is made a tensor in inference mode")
-    return number_tensor(interp, number, wanted)
+    return number_tensor(interp, number, dtype)
 
 
 def _dtype_alone(number: NumberValue) -> torch.dtype:

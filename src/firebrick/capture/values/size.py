@@ -204,9 +204,9 @@ class SizeNodes:
                 return graph.call_method("size", (self.graph.made("number", number, example).node, 0))
             if expr.name in self.data:
                 tensor, dim, size = self.data[expr.name]
-                seen = graph.call_method("size", (tensor.node, dim))
-                seen.meta["val"], seen.meta["stack"] = self.sizes.size(size), ()
-                return graph.call_function(operator.sub, (seen, size.const)) if size.const else seen
+                whole = graph.call_method("size", (tensor.node, dim))
+                whole.meta["val"], whole.meta["stack"] = self.sizes.size(size), ()
+                return graph.call_function(operator.sub, (whole, size.const)) if size.const else whole
             _, node, dim = self.leaves[expr.name]
             return graph.call_method("size", (node, dim))
         target, (partial, *rest) = operation(expr)

@@ -160,8 +160,8 @@ def make_subclass(interp: Interpreter, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor._make_subclass(cls, data, requires_grad)`: detached, and no leaf that wants a gradient."""
     data = args[1].realize()
     plain = data.plain if isinstance(data, SubclassValue) else data
-    wanted = interp.flag(args[2] if len(args) > 2 else kwargs.get("require_grad"), False)
-    if wanted or set(kwargs) - {"require_grad"} or not issubclass(plain.python_type(), torch.Tensor):
+    requires_grad = interp.flag(args[2] if len(args) > 2 else kwargs.get("require_grad"), False)
+    if requires_grad or set(kwargs) - {"require_grad"} or not issubclass(plain.python_type(), torch.Tensor):
         raise Break("tensor-subclass", "a tensor of a class that wants gradients is made")
     detached: Any = plain.call_method(interp, "detach", [], {}).realize()
     return as_subclass(interp, detached, [args[0]], {})

@@ -283,10 +283,10 @@ class TensorValue(ComparedValue):
 
     def _all_places(self, interp: Interpreter) -> Value | None:
         """What `x.nonzero()` of a row gives where all of it is true, as of experts that tokens were sent to."""
-        graph, asked = interp.tracer.graph, self.node.all_input_nodes
-        if getattr(self.node.target, "__name__", self.node.target) not in ("nonzero", "argwhere") or len(asked) != 1:
+        graph, inputs = interp.tracer.graph, self.node.all_input_nodes
+        if getattr(self.node.target, "__name__", self.node.target) not in ("nonzero", "argwhere") or len(inputs) != 1:
             return None
-        row = asked[0].meta["val"].shape
+        row = inputs[0].meta["val"].shape
         if len(row) != 1 or type(row[0]) is not int or not graph.sizes.takes_for_granted(self.fake.shape[0], row[0]):
             return None
         device = {"device": ConstantValue(self.fake.device)}
