@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTENDERS", "Contender"]
 
 
-def _freezing(model: Any, kwargs: dict[str, Any], backend: str = "inductor") -> Callable[..., Any]:
+def freezing(model: Any, kwargs: dict[str, Any], backend: str = "inductor") -> Callable[..., Any]:
     """In a process of its own: where only a call's options ask for it, weights are arguments and nothing is frozen."""
     config: Any = importlib.import_module("torch._inductor.config")
     config.freezing = True
@@ -34,7 +34,8 @@ def _torchscript(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
     return torch.jit.optimize_for_inference(torch.jit.freeze(traced))
 
 
-def _onnxruntime(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+def onnxruntime_call(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """What runs the module's ONNX export."""
     onnxruntime = importlib.import_module("onnxruntime")
     path = os.path.join(tempfile.mkdtemp(prefix="firebrick-onnx-"), "model.onnx")
     torch.onnx.export(model, (), path, kwargs=kwargs, dynamo=True, verbose=False)
@@ -50,10 +51,11 @@ def _onnxruntime(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
     return call
 
 
-def _openvino(model: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+def openvino_call(model: Any, kwargs: dict[str, Any], precision: str = "f32") -> Callable[..., Any]:
+    """What runs a float32 module, computing in another precision where the machine has it."""
     openvino = importlib.import_module("openvino")
     traced = torch.jit.trace(model, example_kwarg_inputs=kwargs, strict=False)
-    hint = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    hint = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = openvino.compile_model(openvino.convert_model(traced, example_input=kwargs), "CPU", hint)
 
     def call(**inputs: Any) -> list[torch.Tensor]:
@@ -76,11 +78,11 @@ class Contender(bench.Contender):
 
     KINDS = {  # noqa: RUF012
         **bench.Contender.KINDS,
-        "torch.compile(freezing)": _freezing,
-        "zentorch": lambda model, kwargs: _freezing(model, kwargs, importlib.import_module("zentorch").__name__),
+        "torch.compile(freezing)": freezing,
+        "zentorch": lambda model, kwargs: freezing(model, kwargs, importlib.import_module("zentorch").__name__),
         "torchscript": _torchscript,
-        "onnxruntime": _onnxruntime,
-        "openvino": _openvino,
+        "onnxruntime": onnxruntime_call,
+        "openvino": openvino_call,
         "null": lambda model, kwargs: firebrick.compile(model, backend="eager"),
         "torch.compile(eager)": lambda model, kwargs: torch.compile(model, backend="eager"),
     }

@@ -5,7 +5,8 @@ A case is a model's name or ROWSxINNERxOUTER. Each takes float32 and gives float
 Dynamic ones quantize activations as they come; static ones by ranges of the same inputs, as our convolutions do.
 Contenders take turns; the figures are medians, of the process's own time with `--cpu-time --threads 1`, which tells
 more on a busy machine. error: the largest difference from float32 by the largest result; same: results whose largest
-value along the last dimension is at the same place.
+value along the last dimension is at the same place. torch.ao's static layers are those of eager mode, each behind a
+rounding to bytes and before one back to numbers.
 """
 
 from __future__ import annotations
@@ -91,6 +92,22 @@ def inductor(model: nn.Module, inputs: dict[str, Any]) -> Callable[..., Any]:
     return torch.compile(pt2e.convert_pt2e(prepared))
 
 
+def static(model: nn.Module, inputs: dict[str, Any], quantization: Any) -> nn.Module:
+    """torch.ao's static layers, quantized by ranges of the same inputs; batch norms of convolutions are in these."""
+    made = copy.deepcopy(model)
+    for module in made.modules():
+        names = [name for name, _ in module.named_children()]
+        if names[:2] == ["convolution", "normalization"]:
+            quantization.fuse_modules(module, names[:2], inplace=True)
+    for module in made.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            module.qconfig = quantization.get_default_qconfig("x86")  # type: ignore[assignment]
+    quantization.add_quant_dequant(made)
+    quantization.prepare(made, inplace=True)
+    made(**inputs)
+    return quantization.convert(made, inplace=True)
+
+
 def contenders(model: nn.Module, inputs: dict[str, Any], threads: int) -> dict[str, Callable[..., Any]]:
     """What runs the model: float32, int8 by ours, by torch.ao, by torchao if it is there, ONNX Runtime and OpenVINO."""
     quantization = importlib.import_module("torch.ao.quantization")
@@ -102,6 +119,8 @@ def contenders(model: nn.Module, inputs: dict[str, Any], threads: int) -> dict[s
     if dynamic:
         theirs = quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
         runs |= {"torch.ao": theirs, "torch.ao in firebrick": firebrick.compile(theirs, options=options)}
+    theirs = static(model, inputs, quantization)
+    runs |= {"torch.ao static": theirs, "torch.ao static in firebrick": firebrick.compile(theirs, options=options)}
     with contextlib.suppress(ImportError):
         runs["torchao + inductor"] = inductor(model, inputs)
     made: dict[str, Callable[..., Any]] = {name: partial(run, **inputs) for name, run in runs.items()}

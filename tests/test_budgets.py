@@ -14,22 +14,22 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 PACKAGE_LINES = 74_955
 FOLDER_LINES = {
     "": 1_708,
-    "api": 2_810,
-    "backends": 1_357,
+    "api": 2_787,
+    "backends": 1_353,
     "capture": 23_388,
-    "extend": 2_633,
-    "fakes": 3_218,
-    "fuse": 1_887,
-    "host": 467,
+    "extend": 2_629,
+    "fakes": 3_208,
+    "fuse": 1_867,
+    "host": 459,
     "ir": 5_257,
-    "lower": 3_847,
+    "lower": 3_820,
     "native": 6_036,
     "passes": 3_090,
-    "runtime": 2_197,
+    "runtime": 2_181,
     "targets": 7_420,
     "tools": 3_780,
-    "torchscript": 1_178,
-    "trace": 4_790,
+    "torchscript": 1_174,
+    "trace": 4_770,
 }
 """Folder of the package -> its ceiling; "" is what lies in none."""
 # A machine has a ceiling of its own: for its folder, and what the extension and builders have for it alone.
@@ -41,7 +41,7 @@ CUDA = [
     *PACKAGE.glob("passes/cuda_*"),
     *PACKAGE.glob("lower/cuda_*"),
 ]
-CUDA_LINES = 5_376
+CUDA_LINES = 5_356
 FILE_LINES = 800
 FUNCTION_LINES = 80
 CLASS_METHODS = 30

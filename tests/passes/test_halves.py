@@ -108,3 +108,22 @@ def test_the_wide_form_is_one_of_those_that_are_measured(rows, bias, monkeypatch
     assert {"own", "wide"} <= offered[0]
     assert len(offered) == 2, "the product in float32 has a form of its own"
     assert (out - exact).abs().max() <= 0.5 / 128 * exact.abs().max()
+
+
+@needs_vectors
+def test_an_activation_is_in_the_kernel_whose_results_are_rounded(monkeypatch, tmp_path, caplog):
+    model, x = nn.Sequential(nn.Linear(512, 256), nn.GELU()).bfloat16(), torch.randn(200, 512).bfloat16()
+    monkeypatch.setattr(CpuTarget, "measured", lambda self, op, args, forms, config: _times(forms))
+    monkeypatch.setattr(tuning, "chosen", {})
+    options = {"cache_dir": tmp_path, "simd": "avx2", "measure": True, "debug": "aten"}
+    with torch.no_grad():
+        wanted, out = model(x), firebrick.compile(model, options=options)(x)
+        exact = model.double()(x.double())
+    assert "firebrick.linear" in caplog.text
+    assert "gelu(" not in caplog.text
+    assert (out - exact).abs().max() <= (wanted - exact).abs().max()
+
+
+def _times(forms):
+    best = "wide" if "wide" in forms else "own"
+    return {form: 1.0 if form == best else 2.0 for form in forms}

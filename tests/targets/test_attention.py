@@ -31,7 +31,7 @@ def padded(batch, keys):
     return mask
 
 
-def kernel(sizes, mask=None, causal=False, target=None):
+def kernel(sizes, mask=None, causal=False, target=None, half=False):
     """A call of the kernel on tensors whose heads lie inside: (q, k, v) -> out."""
     batch, heads, rows, keys, size = sizes
     target = target or detect(Config.from_env())
@@ -42,7 +42,7 @@ def kernel(sizes, mask=None, causal=False, target=None):
     if mask is not None:
         steps = [0 if n == 1 else s for n, s in zip(mask.shape, mask.stride(), strict=True)]
         hides = (0, *[0, 0, *steps][-4:-1])
-    unit, shape = Unit(target), Attention(sizes, (*lies, hides), size**-0.5, causal)
+    unit, shape = Unit(target), Attention(sizes, (*lies, hides), size**-0.5, causal, half)
     library = probe_library(target, Config.from_env(), unit_text(unit, [shape.text(unit, "attend")]), ("attend",))
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.symbol("attend"))
 
@@ -83,6 +83,20 @@ def test_attention_is_eager_modes(sizes, kind):
         same(run(*tensors), F.scaled_dot_product_attention(*tensors, mask, is_causal=kind == "causal"))
 
 
+@pytest.mark.parametrize("simd", ["avx2", "auto"])
+@pytest.mark.parametrize("sizes", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", ["none", "causal", "random", "padded"])
+def test_attention_of_bfloat16_is_float32s_rounded_once(sizes, kind, simd):
+    batch, _, rows, keys, _ = sizes
+    mask = {"random": torch.randn(rows, keys).bfloat16(), "padded": padded(batch, keys).bfloat16()}.get(kind)
+    q, k, v = (t.bfloat16() for t in drawn(sizes))
+    target = detect(Config.from_env().with_options({"simd": simd}))
+    out = kernel(sizes, mask, kind == "causal", target, half=True)(q, k, v)
+    wide = [t if t is None else t.double() for t in (q, k, v, mask)]
+    exact = F.scaled_dot_product_attention(*wide, is_causal=kind == "causal")
+    assert ((out - exact).abs() <= 2**-8 * exact.abs() + 1e-5).all()
+
+
 def test_number_of_threads_changes_no_bit():
     sizes = (1, 3, 300, 300, 64)
     tensors, target = drawn(sizes), detect(Config.from_env())
@@ -90,14 +104,16 @@ def test_number_of_threads_changes_no_bit():
     assert all(torch.equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("simd", ["avx2", "auto"])
+@pytest.mark.parametrize(
+    ("simd", "dtype"), [("avx2", torch.float32), ("auto", torch.float32), ("avx2", torch.bfloat16)]
+)
 @pytest.mark.parametrize("lies", ["heads inside", "heads outside"])
 @pytest.mark.parametrize("masked", ["none", "bool", "float", "causal"])
-def test_graphs_take_the_kernel(simd, lies, masked, tmp_path, caplog):
-    q, k, v = drawn((2, 3, 24, 40, 32))
+def test_graphs_take_the_kernel(simd, dtype, lies, masked, tmp_path, caplog):
+    q, k, v = (t.to(dtype) for t in drawn((2, 3, 24, 40, 32)))
     if lies == "heads outside":
         q, k, v = (t.contiguous() for t in (q, k, v))
-    mask = {"bool": torch.rand(2, 1, 24, 40) > 0.3, "float": torch.randn(24, 40)}.get(masked)
+    mask = {"bool": torch.rand(2, 1, 24, 40) > 0.3, "float": torch.randn(24, 40, dtype=dtype)}.get(masked)
 
     def attend(q, k, v, mask):
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=masked == "causal", scale=0.3)
@@ -105,7 +121,8 @@ def test_graphs_take_the_kernel(simd, lies, masked, tmp_path, caplog):
     options = {"cache_dir": tmp_path, "simd": simd, "measure": False, "debug": "aten"}
     with torch.no_grad():
         results, wanted = firebrick.compile(attend, options=options)(q, k, v, mask), attend(q, k, v, mask)
-    torch.testing.assert_close(results, wanted)
+    close = {"atol": 1e-2, "rtol": 1e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(results, wanted, **close)
     assert results.stride() == wanted.stride()
     assert "firebrick.attention" in caplog.text
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from firebrick.config import Config
-from firebrick.ir.operators.panel_op import pack_panels_op, panel_op
+from firebrick.ir.operators.panel_op import pack_panels_op, panel_convolution_op, panel_op
 from firebrick.targets.cpu.cpu_target import detect, runs_here
 from firebrick.targets.cpu.matmul_probe import probe_library
-from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, VNNI, PanelProduct
+from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, VNNI, PanelProduct, window_of
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
 
@@ -75,3 +75,37 @@ def test_products_of_bfloat16_are_rounded_once(simd, emulated, attr):
         exact = torch.nn.functional.gelu(exact) if attr == "gelu" else exact
         assert ((out - exact).abs() <= 2**-8 * exact.abs() + 1e-5 * inner**0.5).all()
         torch.testing.assert_close(out, panel_op(x, packed, outer, bias, attr, []), rtol=2**-7, atol=1e-3)
+
+
+WINDOWS = [
+    # channels, results, image, window, stride, padding, dilation
+    ((2, 3, 23, 30), 40, (7, 7), (2, 2), (3, 3), (1, 1)),
+    ((1, 64, 9, 14), 64, (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((2, 32, 9, 8), 33, (1, 1), (2, 2), (0, 0), (1, 1)),
+    ((2, 96, 5, 7), 70, (1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 520, 6, 5), 64, (3, 2), (1, 2), (2, 1), (2, 3)),
+]
+
+
+@pytest.mark.parametrize(("simd", "emulated"), [*MACHINES[:2], ("avx512_bf16", False)])
+@pytest.mark.parametrize(("size", "outer", "window", "stride", "padding", "dilation"), WINDOWS)
+def test_convolutions_of_bfloat16_are_rounded_once(simd, emulated, size, outer, window, stride, padding, dilation):
+    target, draw, how = machine(simd, emulated), torch.Generator().manual_seed(0), (stride, padding, dilation)
+    x = torch.randn(size, generator=draw).bfloat16().contiguous(memory_format=torch.channels_last)
+    w = torch.randn(outer, size[1], *window, generator=draw).bfloat16()
+    exact = torch.nn.functional.conv2d(x.double(), w.double(), None, *how)
+    scale, bias = torch.randn(2, outer, generator=draw)
+    other = torch.randn(exact.shape, generator=draw).bfloat16().contiguous(memory_format=torch.channels_last)
+    exact = (exact * scale.view(-1, 1, 1) + bias.view(-1, 1, 1) + other).relu()
+    packed = pack_panels_op(w.permute(2, 3, 1, 0).reshape(-1, outer), PANEL_COLUMNS[64], HALVES)
+    numbers, inner, apart = window_of(size, x.stride(), exact.shape[2:], window, *how)
+    unit, ends = Unit(target), (0, "relu", (), 0, 0, numbers)
+    made = PanelProduct(exact[:, 0].numel(), inner, outer, (0, apart), 0, outer, HALVES, "uint16_t", *ends)
+    text = unit_text(unit, [made.text(unit, "convolution")])
+    library = probe_library(target, Config.from_env(), text, ("convolution",))
+    out = torch.empty_like(other)
+    args = [t.data_ptr() for t in (x, packed, scale, bias, other, out)]
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.symbol("convolution"))((ctypes.c_void_p * 6)(*args))
+    assert ((out - exact).abs() <= 2**-8 * exact.abs() + 1e-4 * inner**0.5).all()
+    given = panel_convolution_op(x, packed, outer, bias, "relu", [], scale, other, window, *how)
+    torch.testing.assert_close(out, given, rtol=2**-7, atol=1e-2)

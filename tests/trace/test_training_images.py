@@ -20,8 +20,9 @@ aten = torch.ops.aten
 class Up(nn.Module):
     """A U-Net of two levels: pooling, interpolation, a join of what lies in two layouts, a head of single pixels."""
 
-    def __init__(self, norm: bool = True) -> None:
+    def __init__(self, norm: bool = True, mode: str = "bilinear") -> None:
         super().__init__()
+        self.mode = mode
         self.down, self.deep = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
         self.up, self.head = nn.Conv2d(24, 8, 3, padding=1), nn.Conv2d(8, 2, 1)
         self.norm = nn.BatchNorm2d(8) if norm else nn.Identity()
@@ -29,7 +30,7 @@ class Up(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         skip = F.relu(self.norm(self.down(x)))
         deep = F.relu(self.deep(F.max_pool2d(skip, 2)))
-        deep = F.interpolate(deep, scale_factor=2, mode="bilinear", align_corners=False)
+        deep = F.interpolate(deep, scale_factor=2, mode=self.mode)
         return self.head(F.relu(self.up(torch.cat([skip, deep], 1))))
 
 
@@ -46,6 +47,7 @@ class Grown(nn.Module):
 
 MODELS: dict[str, Any] = {
     "up": lambda: (Up(), (2, 3, 12, 12)),
+    "nearest": lambda: (Up(mode="nearest"), (2, 3, 12, 12)),
     "pixels": lambda: (nn.Conv2d(5, 7, 1), (3, 5, 4, 6)),
     "pixels without bias": lambda: (nn.Conv2d(5, 7, 1, bias=False), (3, 5, 4, 6)),
     "one pixel": lambda: (nn.Sequential(nn.Conv2d(5, 7, 1), nn.ReLU(), nn.Conv2d(7, 4, 1)), (3, 5, 1, 1)),

@@ -14,7 +14,7 @@ from firebrick.ir.loops.dtypes import BY_TORCH, DTYPES
 from firebrick.ir.loops.program import Enum, Extern, Ref
 from firebrick.ir.operators.convolution_op import convolution_op
 from firebrick.ir.operators.linear_op import attention_op, linear_op
-from firebrick.ir.operators.panel_op import panel_op
+from firebrick.ir.operators.panel_op import panel_convolution_op, panel_op
 from firebrick.ir.operators.recurrent_op import recurrent_op
 from firebrick.lower.context import Lowering, broadcast, dense_strides, may_overlap, shape_of, strides_of
 from firebrick.lower.tensors import TensorValue, contiguous_strides
@@ -127,6 +127,7 @@ def _masked(lw: Lowering, *args: Any, **kwargs: Any) -> Any:
 RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((*SEEDED, *SEEDED.values()), _masked),
     **dict.fromkeys(_OUT_VARIANTS, _into),
-    **dict.fromkeys((linear_op, convolution_op, recurrent_op, panel_op, attention_op), _handwritten),
+    **dict.fromkeys((linear_op, convolution_op, recurrent_op, attention_op), _handwritten),
+    **dict.fromkeys((panel_op, panel_convolution_op), _handwritten),
 }
 """OpOverload -> rule."""

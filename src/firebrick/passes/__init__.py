@@ -41,20 +41,11 @@ __all__ = [
     "passes_key", "placing", "quantize", "quantize_linear", "rules", "run_graph_passes", "run_passes", "swap",
 ]  # fmt: skip
 
-PASSES: tuple[Callable[..., AtenGraph], ...] = (
-    integer_products,
-    widen_halves,
-    copy_constants,
-    fold_constants,
-    place_convolutions,
-    merge_products,
-    prepack_convolution,
-    prepack_linear,
-    computed_products,
-)
+TUNED = (prepack_convolution, prepack_linear, computed_products)
+"""Passes that choose among kernels, and take what measures them."""
+_BEFORE = (integer_products, widen_halves, copy_constants, fold_constants, place_convolutions, merge_products)
+PASSES: tuple[Callable[..., AtenGraph], ...] = (*_BEFORE, *TUNED)
 """What the compiler itself does to every graph, in order."""
-TUNED = frozenset({computed_products, prepack_convolution, prepack_linear})
-"""Those that choose among kernels, and take what measures them."""
 
 
 def active_passes(level: Level, passes: Sequence[Any], config: Config) -> tuple[Pass, ...]:

@@ -24,6 +24,7 @@ from firebrick.ir.graph.aten import AtenGraph
 from firebrick.ir.loops.program import device_type
 from firebrick.ir.operators.convolution_op import convolution_op, pack_convolution_op
 from firebrick.ir.operators.linear_op import linear_op
+from firebrick.ir.operators.panel_op import pack_panels_op, panel_convolution_op
 from firebrick.passes.alone import Choose, alone, chain
 from firebrick.passes.images import Images
 from firebrick.passes.prepack import NO_POST_OP, PostOp, added, of_onednn, post_op, without_gaps
@@ -57,11 +58,19 @@ class Followed:
         return reader
 
     def affine(self, recipe: RecipeBuilder) -> fx.Node | None:
-        """The next reader, behind a factor and a summand."""
-        reader = only_reader(self.last)
+        """The next reader, behind a factor and a summand; halves have these in float32 and are rounded behind them."""
+        first, reader, dtype = self.last, only_reader(self.last), self.last.meta["val"].dtype
+        casts = lambda n, to: n and n.target is aten._to_copy.default and dict(n.kwargs) == {"dtype": to}  # noqa: E731
+        wide = dtype.itemsize == 2 and casts(reader, torch.float32)
+        if wide and reader is not None:
+            self.last, reader = reader, only_reader(reader)
         for name, op in (("scale", aten.mul.Tensor), ("shift", aten.add.Tensor)):
             if reader is not None and reader.target is op and not reader.kwargs:
                 reader = self.take(name, channel_operand(reader, self.last, recipe))
+        if wide and reader is not None and casts(reader, dtype):
+            self.last, reader = reader, only_reader(reader)
+        elif wide:
+            self.last, self.scale, self.shift, reader = first, None, None, only_reader(first)
         return reader
 
     def folded(self, recipe: RecipeBuilder, scaled: bool = True) -> tuple[fx.Node, fx.Node | None, fx.Node | None]:
@@ -136,14 +145,12 @@ def _rewrite(
 def fits(node: fx.Node, recipe: RecipeBuilder) -> bool:
     """Whether a convolution is one of a constant weight, of sizes that are numbers; if transposed, of all channels."""
     x, weight, bias, _, _, _, transposed, _, groups = node.args
-    if (transposed and groups != 1) or not recipe.is_constant(weight) or recipe.is_constant(x):  # type: ignore[arg-type]
-        return False
-    if bias is not None and not recipe.is_constant(bias):  # type: ignore[arg-type]
+    read: Any = (weight,) if bias is None else (weight, bias)
+    if (transposed and groups != 1) or not all(map(recipe.is_constant, read)) or recipe.is_constant(x):  # type: ignore[arg-type]
         return False
     image, w, out = x.meta["val"], weight.meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    if image.dim() not in (3, 4, 5) or image.dtype != out.dtype or w.dtype != out.dtype:
-        return False
-    return all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
+    alike = image.dim() in (3, 4, 5) and image.dtype == out.dtype == w.dtype
+    return alike and all(isinstance(n, int) for n in (*image.shape, *w.shape)) and out.numel() > 0
 
 
 def convolution_choices(conv: fx.Node, targets: Mapping[str, Target]) -> tuple[Choice, ...]:
@@ -175,18 +182,14 @@ def only_reader(node: fx.Node) -> fx.Node | None:
 
 def channel_operand(node: fx.Node, other: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:
     """The operand beside `other`, if it is a constant with one number a channel."""
-    if len(node.args) != 2:
-        return None
-    a, b = node.args
+    a, b = node.args if len(node.args) == 2 else (None, None)
     operand: Any = b if a is other else a
     if a is b or not isinstance(operand, type(node)) or not recipe.is_constant(operand):
         return None
     rank, channels = other.meta["val"].dim(), other.meta["val"].shape[1]
-    value = operand.meta["val"]
-    if value.dtype != other.meta["val"].dtype or node.meta["val"].dtype != value.dtype:
-        return None
-    shape = (channels, *[1] * (rank - 2))
-    return operand if tuple(value.shape) in ((1, *shape), shape) else None
+    value, shape = operand.meta["val"], (channels, *[1] * (rank - 2))
+    same = value.dtype == other.meta["val"].dtype == node.meta["val"].dtype
+    return operand if same and tuple(value.shape) in ((1, *shape), shape) else None
 
 
 def _packed(matched: _Match, recipe: RecipeBuilder, targets: Mapping[str, Target]) -> fx.Node:
@@ -233,18 +236,16 @@ def _matmul(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | Non
     outer = w.meta["val"].shape[0]
     with w.meta["val"].fake_mode:
         out = w.meta["val"].new_empty((batch * height * width, outer))
-    factor = recipe.use(scale, matched.last) if scale is not None else None
-    bias = recipe.use(b, matched.last) if b is not None else None
+    factor, bias = (v and recipe.use(v, matched.last) for v in (scale, b))
     make = partial(emit, matched.last)
 
     def pixels(image: Any, channels: int) -> fx.Node:
         return make(aten.reshape.default, make(aten.permute.default, image, [0, 2, 3, 1]), [len(out), channels])
 
     other = pixels(matched.other, outer) if matched.other is not None else None
-    attr, scalars = matched.fused.attr, list(matched.fused.scalars)
     read = make(aten.squeeze.dim, make(aten.squeeze.dim, matched.conv.args[1], 3), 2)
     read = without_gaps(make(aten.t.default, read), recipe, matched.last)
-    args = (pixels(x, inner), read, factor, bias, other, attr, scalars)
+    args = (pixels(x, inner), read, factor, bias, other, matched.fused.attr, list(matched.fused.scalars))
     with graph.inserting_before(matched.last):
         last = graph.call_function(linear_op, args)
     last.meta = {**matched.last.meta, "val": out}
@@ -263,8 +264,7 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
     choice, pads = matched.choice, any(padding) and "pad" in matched.choice.before
     factor = () if scale is None else (scale,)
     packed = recipe.call(f"{w.name}_panels", pack_convolution_op, w, choice.options["columns"], *factor)
-    read = recipe.use(packed, matched.last)
-    bias = recipe.use(b, matched.last) if b is not None else None
+    read, bias = (v and recipe.use(v, matched.last) for v in (packed, b))
     with graph.inserting_before(matched.last):
         if any(padding) and not pads:
             x = emit(matched.last, aten.constant_pad_nd.default, x, padding)
@@ -272,6 +272,20 @@ def _own(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, 
         attr, scalars = matched.fused.attr, list(matched.fused.scalars)
         args = (x, read, bias, matched.other, outer, list(stride), padding, list(dilation), attr, scalars)
         call = graph.call_function(convolution_op, args)
+    call.meta = dict(matched.last.meta)
+    return call
+
+
+def _tiles(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None, recipe: RecipeBuilder) -> fx.Node:
+    """Of bfloat16, by tiles whose rows are what a window covers, finished in float32 and rounded once."""
+    x, _, _, *how = matched.conv.args[:6]
+    outer, _, *window = w.meta["val"].shape
+    packed = recipe.call(f"{w.name}_tiles", pack_panels_op, w, *matched.choice.options.values())
+    wide, fused = b and recipe.cast(b, torch.float32), matched.fused
+    read, bias, factor = (v and recipe.use(v, matched.last) for v in (packed, wide, scale))
+    args = (x, read, outer, bias, fused.attr, list(fused.scalars), factor, matched.other, window, *how)
+    with recipe.aten.gm.graph.inserting_before(matched.last):
+        call = recipe.aten.gm.graph.call_function(panel_convolution_op, args)
     call.meta = dict(matched.last.meta)
     return call
 
@@ -289,6 +303,7 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
     x, _, _, stride, padding, dilation, transposed, more, groups = matched.conv.args
     graph, fused = recipe.aten.gm.graph, matched.fused
     image = x.meta["val"]  # type: ignore[union-attr]
+    w, b = recipe.cast(w, image.dtype), b and recipe.cast(b, image.dtype)
     shape = [padding, *([more] if transposed else []), stride, dilation, groups]
     unary = of_onednn(fused)
     none: list[Any] = [None, [], None]
@@ -330,6 +345,6 @@ def _call(matched: _Match, w: fx.Node, b: fx.Node | None, scale: fx.Node | None,
 
 
 _TRANSPOSED = "_convolution_transpose_pointwise", "_reorder_convolution_transpose_weight"
-_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call}
+_WRITERS: dict[str, Callable[..., fx.Node]] = {"matmul": _matmul, "packed": _call, "tiles": _tiles}
 _WRITERS |= dict.fromkeys(("dense", "clipped", "padded", "narrow", "depthwise"), _own)
 """Name of a choice -> what writes it in a convolution's place."""

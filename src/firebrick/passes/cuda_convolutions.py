@@ -20,7 +20,7 @@ from torch import fx
 from firebrick.config import Config
 from firebrick.fakes.node_values import absorb
 from firebrick.ir.graph.aten import AtenGraph
-from firebrick.passes.convolution import Followed, convolution_choices, fits, only_reader
+from firebrick.passes.convolution import Followed, convolution_choices, fits
 from firebrick.passes.prepack import added
 from firebrick.passes.recipe import RecipeBuilder, emit
 from firebrick.targets.base import Target
@@ -49,25 +49,14 @@ def place_convolutions(graph: AtenGraph, targets: Mapping[str, Target], config: 
 
 def _followed(conv: fx.Node, recipe: RecipeBuilder) -> Followed | None:
     """What alone follows a convolution up to a relu."""
-    match, dtype = Followed(conv, conv), conv.meta["val"].dtype
-    wide = _is_cast(only_reader(conv), torch.float32)
-    if wide:  # a batch norm computes in float32
-        match.last = next(iter(conv.users))
+    match = Followed(conv, conv)
     reader = match.affine(recipe)
-    if wide:
-        if reader is None or not _is_cast(reader, dtype):
-            return None
-        match.last, reader = reader, only_reader(reader)
     if reader is not None:
         reader = match.take("other", added(reader, match.last))
     if reader is None or reader.target is not aten.relu.default:
         return None
     match.last = reader
     return match
-
-
-def _is_cast(node: fx.Node | None, dtype: torch.dtype) -> bool:
-    return node is not None and node.target is aten._to_copy.default and dict(node.kwargs) == {"dtype": dtype}
 
 
 def _fused(conv: fx.Node, recipe: RecipeBuilder) -> fx.Node | None:

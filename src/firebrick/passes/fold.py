@@ -24,10 +24,8 @@ _MOST = 1 << 26
 _GROWTH = 4
 """A folded constant may have this many times the elements of what it is made from."""
 
-_LIBRARY = ops(
-    "mm.default addmm.default bmm.default baddbmm.default convolution.default "
-    "_scaled_dot_product_flash_attention_for_cpu.default"
-)
+_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu.default"
+_LIBRARY = ops(f"mm.default addmm.default bmm.default baddbmm.default convolution.default {_ATTENTION}")
 """Ops that read their operands from memory, so that a computed one would be stored at every call."""
 
 

@@ -77,9 +77,7 @@ class Images:
         images = self.emit(aten.reshape.default, volumes, [depth * batch, *image])
         return self.emit(aten.permute.default, images, [0, 3, 1, 2])
 
-    def _convolution(
-        self, x: Any, w: Any, bias: Any, stride: list[int], pad: list[int], dilation: list[int]
-    ) -> fx.Node:
+    def _convolution(self, x: Any, w: Any, bias: Any, *how: list[int]) -> fx.Node:
+        """how: steps, padding and dilation."""
         transposed, more, groups = self._rest
-        rest = (list(stride), pad, list(dilation), transposed, [0, *more][-2:], groups)
-        return self.emit(aten.convolution.default, x, w, bias, *rest)
+        return self.emit(aten.convolution.default, x, w, bias, *map(list, how), transposed, [0, *more][-2:], groups)

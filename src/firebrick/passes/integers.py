@@ -94,12 +94,8 @@ def widen_halves(graph: AtenGraph, targets: Mapping[str, Target], config: Config
 
 def as_float32(node: fx.Node) -> fx.Node:
     """Compute a product in float32, which is returned, and round it once."""
-    product = emit(
-        node,
-        node.target,
-        *fx.map_arg(node.args, partial(emit, node, aten._to_copy.default, dtype=torch.float32)),
-        **node.kwargs,
-    )
+    wide = fx.map_arg(node.args, partial(emit, node, aten._to_copy.default, dtype=torch.float32))
+    product = emit(node, node.target, *wide, **node.kwargs)
     node.replace_all_uses_with(emit(node, aten._to_copy.default, product, dtype=node.meta["val"].dtype))
     node.graph.erase_node(node)
     return product
@@ -159,8 +155,7 @@ def _convolved(node: fx.Node, recipe: RecipeBuilder, target: Target) -> fx.Node 
 
 _REWRITES: Mapping[Any, Any] = {
     aten._int_mm.default: lambda n, recipe, target: _product(n.args[0], n.args[1], recipe, target, n),
-    aten.mm.default: _dequantized,
-    aten.addmm.default: _dequantized,
+    **dict.fromkeys((aten.mm.default, aten.addmm.default), _dequantized),
     aten.convolution.default: _convolved,
 }
 

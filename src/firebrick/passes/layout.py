@@ -24,7 +24,7 @@ def propagate_layouts(gm: fx.GraphModule, changed: Mapping[fx.Node, torch.Tensor
     Raises:
         LoweringError: an op can't take the new layout.
     """
-    moved: dict[fx.Node, Any] = dict(changed)
+    moved: dict[fx.Node, Any] = {n: v for n, v in changed.items() if n.meta["val"].stride() != v.stride()}
     for node in list(gm.graph.nodes):
         if node.op == "output":
             _give_before(gm, node, moved)

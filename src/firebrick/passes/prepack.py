@@ -196,10 +196,8 @@ def _pack(node: fx.Node, recipe: RecipeBuilder, form: Choice) -> tuple[fx.Node, 
         pack = recipe.call(f"{source.name}_{form.name}", reorder, source, rows, like=source.meta["val"])
         read = recipe.use(pack, node)
         if form.name == "mkl":  # the weight itself is for other numbers of rows
-            target, args = (
-                mkl._mkl_linear.default,
-                (x, read, emit(node, aten.t.default, readable(weight, recipe, node)), bias, rows),
-            )
+            turned = emit(node, aten.t.default, readable(weight, recipe, node))
+            target, args = mkl._mkl_linear.default, (x, read, turned, bias, rows)
         elif other is not None:
             target, args = mkldnn._linear_pointwise.binary, (x, other, read, bias, "add")
         else:
@@ -229,8 +227,7 @@ def _wide_bias(bias: fx.Node | None, recipe: RecipeBuilder, before: fx.Node) -> 
     """A bias as float32."""
     if bias is None or not recipe.is_constant(bias):
         return bias and emit(before, aten._to_copy.default, bias, dtype=torch.float32)
-    wide = recipe.call(f"{bias.name}_wide", aten._to_copy.default, recipe.copy(bias), dtype=torch.float32)
-    return recipe.use(wide, before)
+    return recipe.use(recipe.cast(recipe.copy(bias), torch.float32), before)
 
 
 def _fits(node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None) -> bool:
@@ -285,19 +282,18 @@ def _viewed(graph: fx.Graph, node: fx.Node, like: fx.Node, before: fx.Node) -> f
 
 
 def _activation(node: fx.Node, choice: Choice) -> tuple[fx.Node | None, PostOp]:
-    """The activation that alone reads the product, through views that are alone as well."""
+    """The activation that alone reads the product, through views that are alone as well and a rounding to halves."""
     reader = node
     while len(reader.users) == 1:
         reader = next(iter(reader.users))
-        if shows_memory(reader):
+        rounds = reader.target is aten._to_copy.default and reader.kwargs.keys() == {"dtype"}
+        if shows_memory(reader) or (rounds and reader.meta["val"].dtype in (torch.bfloat16, torch.float16)):
             continue
         fused = post_op(reader, choice) if reader.op == "call_function" else None
         # Of a view with gaps the result has none.
         viewed = reader.args[0].meta["val"] if fused is not None else None  # type: ignore[union-attr]
-        same = viewed is not None and (reader.meta["val"].dtype, laid_out(reader.meta["val"])) == (
-            node.meta["val"].dtype,
-            laid_out(viewed),
-        )
+        alike = viewed is not None and laid_out(reader.meta["val"]) == laid_out(viewed)
+        same = alike and reader.meta["val"].dtype == viewed.dtype  # type: ignore[union-attr]
         return (reader, fused) if same and fused is not None else (None, NO_POST_OP)
     return None, NO_POST_OP
 

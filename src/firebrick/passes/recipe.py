@@ -63,6 +63,11 @@ class RecipeBuilder:
 
         return self._call(name, target, args, kwargs, value)
 
+    def cast(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """A node of the recipe in a dtype."""
+        same = node.meta["val"].dtype is dtype
+        return node if same else self.call(f"{node.name}_cast", torch.ops.aten._to_copy.default, node, dtype=dtype)
+
     def use(self, node: fx.Node, before: fx.Node) -> fx.Node:
         """A get_attr node of the main graph, placed before another, that reads a node of the recipe."""
         gm = self.aten.gm

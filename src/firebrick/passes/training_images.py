@@ -5,7 +5,6 @@ convolution(x, W of single pixels)   ->   mm(pixels of clone(x), t(W)) as images
 upsample_backward(channels of g)     ->   upsample_backward(clone(g))
 
 What is computed from them lies so too: of a whole network only what comes in, what goes out and weights are copied.
-The library's kernels would put images that lie otherwise into an order of their own, and back, at each call.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ aten = torch.ops.aten
 _IMAGES = {aten.convolution.default: 1, aten.convolution_backward.default: 2, aten.cat.default: 0}
 """Op -> how many of its arguments are images, the weight comes behind them; 0: all are that the first holds."""
 
+_UPSAMPLES = {aten.upsample_bilinear2d_backward.default, aten.upsample_nearest2d_backward.default}
+
 
 def _images_last(gm: fx.GraphModule) -> bool:
     """Rewrite the convolutions of images of several channels on a CPU, of sizes that are numbers, in place."""
@@ -40,9 +41,9 @@ def _images_last(gm: fx.GraphModule) -> bool:
         if x.meta["val"].stride() == copy.meta["val"].stride():
             copy.replace_all_uses_with(x)
             gm.graph.erase_node(copy)
-    for node in gm.graph.find_nodes(op="call_function", target=aten.upsample_bilinear2d_backward.default):
+    for node in [node for node in gm.graph.nodes if convolutions and node.target in _UPSAMPLES]:
         lie = [t.is_contiguous(memory_format=torch.channels_last) for t in (node.meta["val"], node.args[0].meta["val"])]
-        if convolutions and lie == [True, False]:  # a part of the channels, of which its kernel is slow
+        if lie == [True, False]:  # a part of the channels, of which its kernel is slow
             node.update_arg(0, emit(node, aten.clone.default, node.args[0], memory_format=torch.channels_last))
     for node in convolutions:
         weight, _, stride, padding, _, transposed, _, groups, *_ = node.args[_IMAGES[node.target] :]

@@ -77,9 +77,7 @@ def plan_called(call: Extern, buffers: Mapping[str, Buffer]) -> PlannedLaunch:
         return None if name is None else Ref(name, buffers[name].shape, buffers[name].strides, ZERO)
 
     args, kwargs, outs = local(call.args), local(call.kwargs), local([whole(name) for name in call.outs])
-    inward = None
-    if moves(call):
-        inward = buffers[str(call.outs[0])].device == call.device
+    inward = buffers[str(call.outs[0])].device == call.device if moves(call) else None
     params = tuple([Param(a, buffers[name].dtype, name in call.outs) for name, a in names.items()])
     body = _Called(call.op, args, kwargs, outs, tuple([v.name for v in symbols]), inward)
     kind = call.op.partition("::")[2].partition(".")[0] if inward is None else "write" if inward else "read"

@@ -172,12 +172,15 @@ class _Writer:
                 return scope[v]
         text = self.make(v)
         if not isinstance(v, Const) and not text.isidentifier():
-            self.numbers += 1
-            name = f"x{self.numbers}"
-            self.write("assign", name=name, value=text, t=self.target.type(v.dtype))
-            text = name
+            text = self.assigned("x", text, v.dtype)
         self.scopes[-1][v] = text
         return text
+
+    def assigned(self, letter: str, text: str, dtype: str) -> str:
+        """A new name of a value."""
+        self.numbers += 1
+        self.write("assign", name=f"{letter}{self.numbers}", value=text, t=self.target.type(dtype))
+        return f"{letter}{self.numbers}"
 
     def make(self, v: Value) -> str:
         """The text that computes a value."""
@@ -215,10 +218,7 @@ class _Writer:
         """Loads under a mask happen only where it holds."""
         cond, outer = self.value(v.cond), self.mask
         if outer:
-            both = self.filled("both", a=outer, b=cond)
-            self.numbers += 1
-            self.mask = f"m{self.numbers}"
-            self.write("assign", name=self.mask, value=both, t=self.target.type("b8"))
+            self.mask = self.assigned("m", self.filled("both", a=outer, b=cond), "b8")
         else:
             self.mask = cond
         self.scopes.append({})
@@ -236,9 +236,7 @@ class _Writer:
         """A name, also for a number."""
         text = self.value(v)
         if not text.isidentifier():
-            self.numbers += 1
-            self.write("assign", name=f"x{self.numbers}", value=text, t=self.target.type(v.dtype))
-            text = self.scopes[-1][v] = f"x{self.numbers}"
+            text = self.scopes[-1][v] = self.assigned("x", text, v.dtype)
         return text
 
     def located(self, expr: Expr) -> Expr:

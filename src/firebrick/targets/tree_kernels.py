@@ -33,9 +33,7 @@ def _canonical(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[tuple[Stm
     """Rename loop variables i0, i1..., variables bound to data d0, d1... and symbolic sizes s0, s1..."""
     loops = list(dict.fromkeys(loop.axis.var for loop in loops_of(body)))
     bound, symbols = _other_variables(body, set(loops))
-    table: dict[Var, Expr] = {}
-    for k, v in enumerate(symbols):
-        table[v] = var(f"s{k}", v.lo, v.hi)
+    table: dict[Var, Expr] = {v: var(f"s{k}", v.lo, v.hi) for k, v in enumerate(symbols)}
     for letter, variables in (("d", bound), ("i", loops)):
         for k, v in enumerate(variables):
             table[v] = var(f"{letter}{k}", v.lo, v.hi, v.bound.subs(table) if v.bound is not None else None)

@@ -61,8 +61,7 @@ def order_loops(work: Work) -> Loops:
     if any(s.store.mode != "set" or s.store.binds for s in statements):
         ordered = list(work.outer)  # the order in which elements that meet are updated, and in which indices are read
     inner = {d: sorted(d, key=lambda v: (rank[v], v.name), reverse=True) for d in domains if d}
-    statements, ordered, inner, sizes = _collapse(statements, ordered, inner, sizes, accesses)
-    return Loops(statements, ordered, inner, sizes, accesses_of(s.store for s in statements))
+    return _collapsed(Loops(statements, ordered, inner, sizes, accesses))
 
 
 def accesses_of(stores: Iterable[Store]) -> list[Access]:
@@ -115,20 +114,14 @@ def _domains(statements: list[Statement]) -> list[frozenset[Var]]:
     return list(dict.fromkeys([*(s.inner for s in statements), *(frozenset(a.var for a in v.axes) for v in folds)]))
 
 
-def _collapse(
-    statements: list[Statement],
-    outer: list[Var],
-    inner: dict[frozenset[Var], list[Var]],
-    sizes: dict[Var, Expr],
-    accesses: list[Access],
-) -> tuple[list[Statement], list[Var], dict[frozenset[Var], list[Var]], dict[Var, Expr]]:
-    """Make one loop of neighbours that every access walks as one: x[128*i + j] -> x[k]."""
+def _collapsed(loops: Loops) -> Loops:
+    """One loop of neighbours that every access walks as one: x[128*i + j] -> x[k]."""
+    statements, sizes = loops.statements, loops.sizes
     values = walk(roots_of(*(s.store for s in statements)))
-    exprs = list({a.index for a in accesses} | {v.expr for v in values if isinstance(v, Index)})
-    chains = [outer, *inner.values()]
+    exprs = list({a.index for a in loops.accesses} | {v.expr for v in values if isinstance(v, Index)})
+    chains = [loops.outer, *loops.inner.values()]
     # A position over reduced axes counts in their order, which merging must keep.
     rows = _positions(statements)
-    joined = False
     for chain in chains:
         k = 0
         while k + 1 < len(chain):
@@ -139,7 +132,6 @@ def _collapse(
             size = sizes[a] * sizes[b]
             new = var(f"{a.name}{b.name}", 0, size.hi - 1, size)
             sizes = {**sizes, new: size}
-            joined = True
             rewrite = _joiner(a, b, new, size)
             exprs = list({rewrite.index(e) for e in exprs})
             statements = [_rejoin(s, rewrite, a, b, new) for s in statements]
@@ -147,9 +139,9 @@ def _collapse(
             for c in chains:
                 if a in c:
                     c[c.index(a) : c.index(a) + 2] = [new]
-    if not joined:
-        return statements, outer, inner, sizes
-    return statements, outer, {frozenset(c): c for c in chains[1:]}, sizes
+    return Loops(
+        statements, loops.outer, {frozenset(c): c for c in chains[1:]}, sizes, accesses_of(s.store for s in statements)
+    )
 
 
 def _positions(statements: list[Statement]) -> list[Reduce]:
@@ -163,11 +155,8 @@ def _same_chains(a: Var, b: Var, chains: list[list[Var]]) -> bool:
 
 
 def _keeps_rows(a: Var, b: Var, rows: list[Reduce]) -> bool:
-    for r in rows:
-        order = [x.var for x in r.axes]
-        if a in order and order[order.index(a) : order.index(a) + 2] != [a, b]:
-            return False
-    return True
+    orders = ([x.var for x in r.axes] for r in rows)
+    return all(a not in o or o[o.index(a) : o.index(a) + 2] == [a, b] for o in orders)
 
 
 def _joins(exprs: list[Expr], a: Var, b: Var, size: Expr) -> bool:

@@ -79,7 +79,7 @@ class Quantized(torch.Tensor):
             return NotImplemented
         if kind == "steps":
             codes = func(x.steps, *rest, **kwargs) + x.zero_point  # rounded with it, which decides about halves
-            y = _coded(codes, x.scale, x.zero_point, x.dtype)
+            y = _coded(torch.round(codes), x.scale, x.zero_point, x.dtype)
         else:
             low = kind_of(x.dtype)[1]
             at = {"numbers": (x.scale, x.zero_point), "unit": (1 / 256, low), "around zero": (1 / 128, low + 128)}
@@ -106,7 +106,7 @@ def _quantized(codes, scale, zero_point):
 
 def _coded(codes, scale, zero_point, dtype):
     kind, low, high = kind_of(dtype)
-    return _quantized(torch.clamp(torch.round(codes), low, high).to(kind), scale, zero_point)
+    return _quantized(torch.clamp(codes, low, high).to(kind), scale, zero_point)
 
 
 def number_in(value):

@@ -21,7 +21,14 @@ from torch.utils import _pytree as pytree
 from firebrick._native import Wrapped
 from firebrick.capture import marks
 from firebrick.capture.breaks.catalogue import Break, breaks
-from firebrick.capture.library.known_callables import CODE_HANDLERS, MARKED, NAMED, handles, unwrapped
+from firebrick.capture.library.known_callables import (
+    CODE_HANDLERS,
+    MARKED,
+    NAMED,
+    TRANSPARENT_MODULES,
+    handles,
+    unwrapped,
+)
 from firebrick.capture.library.torch_settings import fixed_call
 from firebrick.capture.values.base import Args, Interpreter, Kwargs, Value
 from firebrick.capture.values.constant import NONE, ConstantValue
@@ -35,6 +42,7 @@ from firebrick.capture.values.tensor import TensorValue
 handles(marks.is_compiling, torch.compiler.is_dynamo_compiling)(lambda interp, args, kwargs: ConstantValue(True))
 
 
+TRANSPARENT_MODULES.add("torch.fx._pytree")  # what the modules of exported programs take arguments apart with
 handles(marks.graph_break)(breaks("requested", "firebrick.graph_break()"))
 
 
@@ -202,8 +210,11 @@ def _on_arrays(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -
     return stand_in.call(interp, [inner, *args], kwargs)
 
 
-def _patched(interp: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Value:
-    return interp.tracer.known(inspect.getclosurevars(function).nonlocals["init"]).call(interp, args, kwargs)
+def _wrapped_by(name: str) -> Any:
+    """A rule of functions that call what lies in their closure by this name, with settings of torch's compiler."""
+    return lambda interp, function, args, kwargs: interp.tracer.known(
+        inspect.getclosurevars(function).nonlocals[name]
+    ).call(interp, args, kwargs)
 
 
 _DECORATORS = "torch._dynamo.decorators"
@@ -220,7 +231,8 @@ NAMED.update(
         ("firebrick.api.compiling", "compile"): lambda interp, _, args, kwargs: _compile_inside(interp, args, kwargs),
         ("firebrick.api.compiled_module", "_call"): _compiled_module,
         ("firebrick.api.compiled_module", "_forward_like.<locals>.forward"): _compiled_module,
-        ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _patched,
+        ("torch._dynamo.external_utils", "wrap_dunder_call_ctx_manager.<locals>.inner"): _wrapped_by("func"),
+        ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): _wrapped_by("init"),
         ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module,
         ("torch.compiler", "wrap_numpy"): lambda at, _, args, kw: PartialValue(at.stand_in("on_arrays"), args, kw),
         ("torch.compiler", "cudagraph_mark_step_begin"): _nothing,

@@ -6,31 +6,15 @@ from collections.abc import Iterable
 
 from firebrick.errors import InternalError
 from firebrick.ir.index.expr import Var
+from firebrick.ir.loops import program as ir
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.parse import parse
-from firebrick.ir.loops.program import (
-    Axis,
-    Buffer,
-    Const,
-    Extern,
-    Index,
-    Load,
-    LoopProgram,
-    Masked,
-    Nest,
-    Op,
-    Reduce,
-    Ref,
-    Scan,
-    Store,
-    Value,
-)
 from firebrick.ir.loops.scalar_ops import REDUCTIONS, SCALAR_OPS, SCANS, result_dtype
 from firebrick.ir.loops.show import show
 from firebrick.ir.loops.values import values_of
 
 
-def check(program: LoopProgram) -> None:
+def check(program: ir.LoopProgram) -> None:
     """Verify what every stage relies on: declared buffers, order, dtypes, scopes of variables, and the text form.
 
     Raises:
@@ -42,9 +26,9 @@ def check(program: LoopProgram) -> None:
 class _Checker:
     """What is declared and computed so far."""
 
-    def __init__(self, program: LoopProgram) -> None:
+    def __init__(self, program: ir.LoopProgram) -> None:
         self.program = program
-        self.buffers: dict[str, Buffer] = {b.name: b for b in program.buffers}
+        self.buffers: dict[str, ir.Buffer] = {b.name: b for b in program.buffers}
         self.filled = {b.name for b in program.buffers if b.kind in ("input", "const")}
         self.sizes: set[Var] = set()
         self.where = "buffers"
@@ -73,7 +57,7 @@ class _Checker:
             self.where = node.name
             self.expect(node.name not in names, "two nodes of one name")
             names.add(node.name)
-            if isinstance(node, Extern):
+            if isinstance(node, ir.Extern):
                 self._extern(node)
             else:
                 self._nest(node)
@@ -85,7 +69,7 @@ class _Checker:
     def _of_kind(self, kind: str) -> tuple[str, ...]:
         return tuple(b.name for b in self.program.buffers if b.kind == kind)
 
-    def _extern(self, node: Extern) -> None:
+    def _extern(self, node: ir.Extern) -> None:
         for value in (*node.args, *(v for _, v in node.kwargs)):
             self._argument(value)
         for name in (*node.writes, *(o for o in node.outs if o is not None)):
@@ -96,7 +80,7 @@ class _Checker:
         if isinstance(value, tuple):
             for v in value:
                 self._argument(v)
-        elif isinstance(value, Ref):
+        elif isinstance(value, ir.Ref):
             self._readable(value.buffer, empty=any(n.is_const and n.const == 0 for n in value.shape))
 
     def _readable(self, name: str, empty: bool = False) -> None:
@@ -105,12 +89,12 @@ class _Checker:
 
     # ------------------------------------------------------------ nests
 
-    def _nest(self, node: Nest) -> None:
+    def _nest(self, node: ir.Nest) -> None:
         loops = {a.var.name: a.var for a in node.axes}
         self.expect(len(loops) == len(node.axes), "two loops of one name")
         self._axes(node.axes)
         self.expect(bool(node.stores), "no store")
-        scopes: dict[Value, frozenset[Var]] = {}
+        scopes: dict[ir.Value, frozenset[Var]] = {}
         outer = frozenset(loops.values()) | self.sizes
         for store in node.stores:
             for v in values_of(store.value, *(b for _, b in store.binds)):
@@ -119,13 +103,13 @@ class _Checker:
             self._store(store, outer, scopes)
         self.filled.update(s.buffer for s in node.stores)
 
-    def _axes(self, axes: Iterable[Axis]) -> None:
+    def _axes(self, axes: Iterable[ir.Axis]) -> None:
         for axis in axes:
             v, n = axis.var, axis.size
             fits = (v.lo, v.hi) == (0, max(n.const - 1, 0)) if n.is_const else v.lo == 0 and v.bound is n
             self.expect(fits, f"{v.name} doesn't range over 0..{n.show()}-1")
 
-    def _store(self, store: Store, outer: frozenset[Var], scopes: dict[Value, frozenset[Var]]) -> None:
+    def _store(self, store: ir.Store, outer: frozenset[Var], scopes: dict[ir.Value, frozenset[Var]]) -> None:
         self.expect(store.buffer in self.buffers, f"unknown buffer {store.buffer}")
         dtype = self.buffers[store.buffer].dtype
         self.expect(dtype == store.value.dtype, f"store of {store.value.dtype} in {dtype}")
@@ -135,34 +119,34 @@ class _Checker:
             used |= scopes[value]
         self.expect(used <= outer, f"{', '.join(v.name for v in used - outer)} out of scope")
 
-    def _value(self, v: Value, scopes: dict[Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
+    def _value(self, v: ir.Value, scopes: dict[ir.Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
         """The variables that a value depends on."""
         match v:
-            case Const():
+            case ir.Const():
                 kind = DTYPES[v.dtype].kind
                 expected = {"float": float, "bool": bool}.get(kind, int)
                 self.expect(type(v.value) is expected, f"constant {v.value!r} of {v.dtype}")
                 return frozenset()
-            case Index():
+            case ir.Index():
                 self.expect(v.dtype in ("i64", "i32") and not v.expr.is_const, f"index {v.expr.show()} of {v.dtype}")
                 return v.expr.vars()
-            case Load():
+            case ir.Load():
                 return self._load(v, scopes)
-            case Op():
+            case ir.Op():
                 self._op(v)
                 return frozenset().union(*(scopes[a] for a in v.args))
-            case Masked():
+            case ir.Masked():
                 self.expect(v.cond.dtype == "b8" and v.dtype == v.body.dtype == v.other.dtype, "dtypes of masked")
                 return scopes[v.cond] | scopes[v.body]
-            case Reduce():
+            case ir.Reduce():
                 return self._reduce(v, scopes, loops)
-            case Scan():
+            case ir.Scan():
                 kind = DTYPES[v.body.dtype].kind
                 self.expect(v.name in SCANS and kind != "bool" and v.dtype == v.body.dtype, f"running {v.name}")
                 self.expect(loops.get(v.var.name) is v.var, f"no loop {v.var.name} of the nest to run along")
                 return scopes[v.body] | {v.var}
 
-    def _load(self, v: Load, scopes: dict[Value, frozenset[Var]]) -> frozenset[Var]:
+    def _load(self, v: ir.Load, scopes: dict[ir.Value, frozenset[Var]]) -> frozenset[Var]:
         self._readable(v.buffer)
         self.expect(self.buffers[v.buffer].dtype == v.dtype, f"{v.buffer} is not {v.dtype}")
         used: frozenset[Var] = v.index.vars() - {x for x, _ in v.binds}
@@ -171,7 +155,7 @@ class _Checker:
             used |= scopes[value]
         return used
 
-    def _op(self, v: Op) -> None:
+    def _op(self, v: ir.Op) -> None:
         row = SCALAR_OPS.get(v.name)
         self.expect(row is not None and len(v.args) == row.arity, f"function {v.name} of {len(v.args)} arguments")
         assert row is not None
@@ -183,7 +167,7 @@ class _Checker:
         result = v.dtype if row.result == "cast" else result_dtype(v.name, dtypes[0])
         self.expect(v.dtype == result, f"{v.name} gives {result}, not {v.dtype}")
 
-    def _reduce(self, v: Reduce, scopes: dict[Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
+    def _reduce(self, v: ir.Reduce, scopes: dict[ir.Value, frozenset[Var]], loops: dict[str, Var]) -> frozenset[Var]:
         row = REDUCTIONS.get(v.name)
         self.expect(row is not None and DTYPES[v.body.dtype].kind in row.takes.split(), f"{v.name} of {v.body.dtype}")
         self._axes(v.axes)

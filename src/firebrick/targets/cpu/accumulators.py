@@ -36,6 +36,10 @@ class AccState:
         """C++ name of the position."""
         return f"{self.code}_at{copy}"
 
+    def copied(self) -> list[str]:
+        """Subscripts of the copies."""
+        return [f"[{k}]" for k in range(self.copies)] if self.copies > 1 else [""]
+
 
 def sums(state: AccState) -> bool:
     """Whether rounding errors add up in it."""
@@ -53,10 +57,8 @@ def declare(out: Values, state: AccState) -> None:
 
 
 def _define(out: Values, state: AccState, kind: str, name: str, start: str) -> None:
-    if state.copies == 1:
-        out.line(f"{kind} {name} = {start};")
-    else:
-        out.line(f"{kind} {name}[{state.copies}] = {{{', '.join([start] * state.copies)}}};")
+    many = f"[{state.copies}] = {{{', '.join([start] * state.copies)}}}"
+    out.line(f"{kind} {name}{many if state.copies > 1 else f' = {start}'};")
 
 
 def _identity(out: Values, state: AccState) -> str:
@@ -114,8 +116,7 @@ def _cut(out: Values, new: str, state: AccState, lanes: Lanes) -> str:
 def add_partial(out: Values, total: str, part: str, state: AccState) -> None:
     """total = total + part, for each copy."""
     sign = "+" if state.acc.reduction == "sum" else "*"
-    copies = [f"[{k}]" for k in range(state.copies)] if state.copies > 1 else [""]
-    for k in copies:
+    for k in state.copied():
         out.line(f"{total}{k} = {total}{k} {sign} {part}{k};")
 
 
@@ -123,7 +124,6 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
     """Make one value of lanes and copies, known from now on by the accumulator's name; returns names of the value and
     of its position."""
     name, dtype = state.acc.name, state.acc.dtype
-    copies = [f"[{k}]" for k in range(state.copies)] if state.copies > 1 else [""]
     if state.positions:
         best = out.fresh("b")
         at = "&" if state.copies == 1 else ""
@@ -133,7 +133,7 @@ def gather(out: Values, state: AccState) -> tuple[str, str]:
         out.locals[name] = Local(f"{best}at", False)
         return best, f"{best}at"
     combine = COMBINE[state.acc.reduction]
-    parts = [state.code + k for k in copies]
+    parts = [state.code + k for k in state.copied()]
     # Types of vectors follow the lanes of the moment; here there is no loop around.
     out.lanes = Lanes(var("lane"), state.lanes)
     while len(parts) > 1:

@@ -16,6 +16,7 @@ from firebrick.errors import LoweringError
 from firebrick.ir.index.expr import ONE, Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.cpp_types import size_text
+from firebrick.targets.cpu.epilogue import writing
 from firebrick.targets.cpu.matmul_kernel import CHAIN, MOST_ROWS, POINTS, REGISTERS, SERIAL, panel_floats
 from firebrick.targets.cpu.tiles import ROW, panels, tile
 from firebrick.targets.cpu.unit_writer import Unit
@@ -26,8 +27,8 @@ WIDEST = CHAIN
 """Elements of a head: one chain of products."""
 _ROWS, _KEYS = 32, 256
 """Queries of a block, and keys at a time."""
-_PARTS = 4
-"""A thread's, whose work differs under a mask."""
+_PARTS, _BLOCKS = 4, 8
+"""A thread's, whose work differs under a mask; and most blocks of one: the sums of bfloat16 are held."""
 
 _DRIVER = """\
 struct fb_attention {{
@@ -38,30 +39,30 @@ struct fb_attention {{
 }};
 static __thread float fb_heads[{floats}] __attribute__((aligned(64)));
 static inline {v} fb_most({v} a, {v} b) {{ return {larger}; }}
-static bool fb_small(const float* x, int64_t stride, int64_t rows, int64_t n) {{
+template <typename T> static bool fb_small(const T* x, int64_t stride, int64_t rows, int64_t n) {{
   {v} top = {{}};
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < n; j += {w}) {{
-      const {v} y = *(const {v}u*)(x + r * stride + j);
+      const {v} y = fb_read(x + r * stride + j);
       top = fb_most(top, y < 0.0f ? -y : y);
     }}
   return {fold}(top) <= 1e17f;
 }}
-static int64_t fb_seen(const float* mask, int64_t stride, int64_t rows, int64_t n) {{
+template <typename T> static int64_t fb_seen(const T* mask, int64_t stride, int64_t rows, int64_t n) {{
   for (int64_t j = (n - 1) / {w} * {w}; n > 0; n = j, j -= {w}) {{
     {v} top = {v}_of(-__builtin_inff());
     for (int64_t r = 0; r < rows; r++)
-      top = fb_most(top, {i}{{{iota}}} < {i}_of((int32_t)(n - j)) ? {v}_load(mask + r * stride + j, n - j) : top);
+      top = fb_most(top, {i}{{{iota}}} < {i}_of((int32_t)(n - j)) ? fb_read(mask + r * stride + j, n - j) : top);
     if ({fold}(top) != -__builtin_inff()) break;
   }}
   return n;
 }}
-static void fb_weigh(const fb_attention& s, float* x, const float* mask, int64_t n, int64_t live, float& top,
-    float& sum, float* out) {{
+template <typename T> static void fb_weigh(const fb_attention& s, float* x, const T* mask, int64_t n, int64_t live,
+    float& top, float& sum, float* out) {{
   {v} most = {v}_of(-__builtin_inff()), all = {{}};
   for (int64_t j = 0; j < n; j += {w}) {{
     {v} y = *(const {v}u*)(x + j) * s.scale;
-    if (mask) y += {v}_load(mask + j, n - j < {w} ? n - j : {w});
+    if (mask) y += fb_read(mask + j, n - j < {w} ? n - j : {w});
     *({v}u*)(x + j) = y = {i}{{{iota}}} < {i}_of((int32_t)(live - j)) ? y : {v}_of(-__builtin_inff());
     most = fb_most(most, y);
   }}
@@ -71,10 +72,13 @@ static void fb_weigh(const fb_attention& s, float* x, const float* mask, int64_t
   for (int64_t j = 0; j < s.size && change != 1.0f; j += {w}) *({v}u*)(out + j) *= change;
   sum = sum * change + {add}(all), top = now;
 }}
-static void fb_attend(const fb_attention& s, const float* q, const float* k, const float* v, const float* mask,
-    float* out, int64_t begin, int64_t end) {{
+template <typename T> static void fb_attend(const fb_attention& s, const T* q, const T* k, const T* v, const T* mask,
+    T* results, int64_t begin, int64_t end) {{
   float *const its_keys = fb_heads, *const its_values = its_keys + {keys} * {widest};
   float *const left = its_values + {keys} * {widest}, *const scores = left + {rows} * {row};
+  const bool same = sizeof(T) == 4;
+  float* const out = same ? (float*)results : scores + {rows} * {row} - begin * s.size;
+  const int64_t pitch = same ? s.out[3] : s.size;
   float tops[end - begin], sums[end - begin];
   int64_t seen[(end - begin - 1) / {rows} + 1], reach = 0;
   for (int64_t b = begin; b < end; b += {rows}) {{
@@ -90,48 +94,50 @@ static void fb_attend(const fb_attention& s, const float* q, const float* k, con
   }}
   for (int64_t r = begin; r < end; r++) {{
     tops[r - begin] = -__builtin_inff(), sums[r - begin] = 0;
-    __builtin_memset(out + r * s.out[3], 0, s.size * 4);
+    __builtin_memset(out + r * pitch, 0, s.size * 4);
   }}
   for (int64_t n0 = 0; n0 < reach; n0 += {keys}) {{
     const int64_t some = reach - n0 < {keys} ? reach - n0 : {keys};
-    {turned}<float>(k + n0 * s.k[3], s.k[3], some, s.size, its_keys, {columns}, s.size);
-    {copied}<float>(v + n0 * s.v[3], s.v[3], s.size, some, its_values, {columns}, {keys});
+    {turned}<T>(k + n0 * s.k[3], s.k[3], some, s.size, its_keys, {columns}, s.size);
+    {copied}<T>(v + n0 * s.v[3], s.v[3], s.size, some, its_values, {columns}, {keys});
     for (int64_t b = begin; b < end; b += {rows}) {{
       const int64_t rest = seen[(b - begin) / {rows}] - n0, n1 = rest < some ? rest : some;
       const int64_t count = n1 <= 0 ? 0 : end - b < {rows} ? end - b : {rows}, tiles = (count + {most} - 1) / {most};
-      const auto multiply = [&](const float* a, const float* b, int64_t part, float* c, int64_t pitch, bool first) {{
+      const auto multiply = [&](const float* a, const float* b, int64_t part, float* c, int64_t apart, bool first) {{
         for (int64_t t = 0; t < tiles; t++) {{
           const int64_t r = count * t / tiles;
           s.tiles[count * (t + 1) / tiles - r](a + r * {row}, b, {columns}, part, b + part * {columns}, {columns},
-              c + r * pitch, pitch, first);
+              c + r * apart, apart, first);
         }}
       }};
-      for (int64_t r = 0; r < count; r++) __builtin_memcpy(left + r * {row}, q + (b + r) * s.q[3], s.size * 4);
+      for (int64_t r = 0; r < count; r++)
+        for (int64_t j = 0; j < s.size; j += {w}) *({v}u*)(left + r * {row} + j) = fb_read(q + (b + r) * s.q[3] + j);
       for (int64_t n = 0; n < n1; n += {columns})
         multiply(left, its_keys + n * s.size, s.size, scores + n, {row}, true);
       for (int64_t r = b; r < b + count; r++) {{
         const int64_t live = s.causal && r + 1 - n0 < n1 ? r + 1 - n0 : n1;
         fb_weigh(s, scores + (r - b) * {row}, mask ? mask + r * s.mask[3] + n0 : nullptr, n1, live, tops[r - begin],
-            sums[r - begin], out + r * s.out[3]);
+            sums[r - begin], out + r * pitch);
       }}
       for (int64_t c = 0; c < s.size; c += {columns})
         for (int64_t p = 0; p < n1; p += {chain})
           multiply(scores + p, its_values + c * {keys} + p * {columns}, n1 - p < {chain} ? n1 - p : {chain},
-              out + b * s.out[3] + c, s.out[3], false);
+              out + b * pitch + c, pitch, false);
     }}
   }}
   for (int64_t r = begin; r < end; r++) {{
     const float sum = sums[r - begin] == 0.0f ? 1.0f : sums[r - begin];
-    for (int64_t j = 0; j < s.size; j += {w}) *({v}u*)(out + r * s.out[3] + j) /= sum;
+    for (int64_t j = 0; j < s.size; j += {w}) fb_write(results + r * s.out[3] + j, *({v}u*)(out + r * pitch + j) / sum);
   }}
 }}
-static void fb_attention_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {{
+template <typename T> static void fb_attention_part(void* const* args, const int64_t* shape, int64_t begin,
+    int64_t end) {{
   const fb_attention& s = *(const fb_attention*)shape;
   for (int64_t i = begin; i < end; i++) {{
     const int64_t blocks = (s.rows - 1) / {rows} + 1, z = i % s.parts, to = blocks * (z + 1) / s.parts * {rows};
     const int64_t n = i / s.parts / s.heads, h = i / s.parts % s.heads;
-    const auto at = [&](int64_t k, const int64_t* p) {{ return (float*)args[k] + p[0] + n * p[1] + h * p[2]; }};
-    fb_attend(s, at(0, s.q), at(1, s.k), at(2, s.v), s.mask[0] < 0 ? nullptr : at(3, s.mask),
+    const auto at = [&](int64_t k, const int64_t* p) {{ return (T*)args[k] + p[0] + n * p[1] + h * p[2]; }};
+    fb_attend<T>(s, at(0, s.q), at(1, s.k), at(2, s.v), s.mask[0] < 0 ? nullptr : at(3, s.mask),
         at(s.mask[0] < 0 ? 3 : 4, s.out), blocks * z / s.parts * {rows}, to < s.rows ? to : s.rows);
   }}
 }}
@@ -145,10 +151,11 @@ _EAGER = 512
 _KERNEL = """\
 static void (*const {name}_tiles[])({types}) = {{nullptr, {tiles}}};
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  const int64_t heads = {heads}, blocks = ({rows} - 1) / {block} + 1, some = {parts} / (heads < 1 ? 1 : heads) + 1;
+  const int64_t heads = {heads}, blocks = ({rows} - 1) / {block} + 1;
+  const int64_t some = {parts} / (heads < 1 ? 1 : heads) + (blocks - 1) / {most} + 1;
   const fb_attention s = {{{numbers}, some < blocks ? some : blocks, {scale!r}f, {causal}, {name}_tiles}};
   const int64_t products = heads * s.rows * s.keys * s.size;
-  fb_parallel(fb_attention_part, args, (const int64_t*)&s, heads * s.parts, products > {serial});
+  fb_parallel(fb_attention_part<{type}>, args, (const int64_t*)&s, heads * s.parts, products > {serial});
 }}
 """
 
@@ -165,6 +172,7 @@ class Attention:
     places: tuple[tuple[int | str, ...], ...]
     scale: float
     causal: bool
+    half: bool = False
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[Attention, tuple[str, ...], tuple[Expr, ...]]:
@@ -181,7 +189,8 @@ class Attention:
             steps = [0 if n is ONE else number(s) for n, s in zip(mask.shape, mask.strides, strict=True)]
             hides = (as_int(mask.offset), *[0, 0, *steps][-4:-1])
         places += [(0, *map(number, buffers[out].strides[:3])), hides]
-        fields: Any = (tuple(map(number, (*q.shape[:3], *k.shape[2:]))), tuple(places), scale, causal)
+        sizes, half = tuple(map(number, (*q.shape[:3], *k.shape[2:]))), buffers[q.buffer].dtype == "bf16"
+        fields: Any = (sizes, tuple(places), scale, causal, half)
         return Attention(*fields), (*(t.buffer for t in (q, k, v, mask) if isinstance(t, Ref)), out), tuple(given)
 
     @property
@@ -202,10 +211,12 @@ class Attention:
         facts |= {"fold": unit.fold("most", larger, "f32", lanes), "add": unit.fold("sum", "a + b", "f32", lanes)}
         facts |= {"exp": unit.inline("exp", lanes), "iota": ", ".join(map(str, range(lanes))), "chain": CHAIN}
         facts |= {"turned": panels(unit, lanes, floats, True), "copied": panels(unit, lanes, floats, False)}
-        facts |= {"types": POINTS["panels"], "widest": WIDEST, "floats": 2 * (_KEYS * WIDEST + _ROWS * ROW)}
+        held = 2 * (_KEYS * WIDEST + _ROWS * ROW) + _BLOCKS * _ROWS * WIDEST
+        facts |= {"types": POINTS["panels"], "widest": WIDEST, "floats": held}
+        writing(unit, lanes)
         unit.helpers.setdefault("fb_attention", _DRIVER.format(**facts))
         numbers = (*self.sizes, *(f"{{{', '.join(map(str, place))}}}" for place in self.places))
         texts: Any = {"types": POINTS["panels"], "tiles": ", ".join(tiles), "numbers": ", ".join(map(str, numbers))}
         texts |= {"heads": f"{batch} * {heads}", "rows": rows, "scale": self.scale, "causal": str(self.causal).lower()}
-        work = {"block": _ROWS, "parts": _PARTS * unit.target.threads, "serial": SERIAL}
-        return _KERNEL.format(name=name, **texts, **work)
+        texts |= {"type": "uint16_t" if self.half else "float", "block": _ROWS, "most": _BLOCKS, "serial": SERIAL}
+        return _KERNEL.format(name=name, **texts, parts=_PARTS * unit.target.threads)

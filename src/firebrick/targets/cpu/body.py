@@ -235,12 +235,8 @@ class Body:
         return name
 
     def _loop(self, loop: Loop) -> None:
-        out = self.out
-        size = out.index(loop.axis.size)
-        if loop.kind != "serial" and out.lanes is None:
-            self.vector_loop(loop, "0", size)
-        else:
-            self.serial_loop(loop, "0", size)
+        vector = loop.kind != "serial" and self.out.lanes is None
+        (self.vector_loop if vector else self.serial_loop)(loop, "0", self.out.index(loop.axis.size))
 
     def serial_loop(self, loop: Loop, low: str, high: str) -> None:
         """One iteration after the other."""
@@ -254,9 +250,8 @@ class Body:
         few = loop.axis.size.is_const and loop.axis.size.const <= _COUNTED
         if few and not any(isinstance(inner, Loop) for inner in loop.body):
             out.line(f"#pragma GCC unroll {_COUNTED}")
-        out.open(f"for (int64_t {name} = {low}; {name} < {high}; {name}++)")
-        self.body(loop.body)
-        out.close()
+        with out.block(f"for (int64_t {name} = {low}; {name} < {high}; {name}++)"):
+            self.body(loop.body)
 
     def _partial_sums(self, loop: Loop) -> list[AccState]:
         """Sums that the loop folds into and that are not yet kept in parts."""
@@ -280,17 +275,16 @@ class Body:
         """Long sums in blocks: for each block a partial sum from the start value, then added to the total."""
         out = self.out
         block, end = out.fresh("c"), out.fresh("e")
-        out.open(f"for (int64_t {block} = {low}; {block} < {high}; {block} += {chunk})")
-        out.line(f"const int64_t {end} = {block} + {chunk} < {high} ? {block} + {chunk} : {high};")
-        for s in parts:
-            s.code += "_part"
-            declare(out, s)
-        emit(block, end)
-        for s in parts:
-            total, part = s.code.removesuffix("_part"), s.code
-            add_partial(out, total, part, s)
-            s.code = total
-        out.close()
+        with out.block(f"for (int64_t {block} = {low}; {block} < {high}; {block} += {chunk})"):
+            out.line(f"const int64_t {end} = {block} + {chunk} < {high} ? {block} + {chunk} : {high};")
+            for s in parts:
+                s.code += "_part"
+                declare(out, s)
+            emit(block, end)
+            for s in parts:
+                total, part = s.code.removesuffix("_part"), s.code
+                add_partial(out, total, part, s)
+                s.code = total
 
     def vector_loop(self, loop: Loop, low: str, high: str) -> None:
         """Iterations as lanes. `low` is a multiple of the vectors that are done side by side."""
@@ -312,8 +306,7 @@ class Body:
                 return 1
             many = weight(loop.body)
             return TILE if many <= 24 else TILE // 2 if many <= 48 else 1
-        plain = all(isinstance(s, (Let, Store)) for s in loop.body)
-        many = weight(loop.body) if plain else 0
+        many = weight(loop.body) if all(isinstance(s, (Let, Store)) for s in loop.body) else 0
         return _UNROLL if _LONG_CHAIN <= many <= _LONGEST_CHAIN else 1
 
     def _vectors(self, loop: Loop, low: str, high: str, width: int, copies: int) -> None:
@@ -326,42 +319,37 @@ class Body:
         trips = None if loop.axis.size.terms else loop.axis.size.const
         step = width * copies * tiles
         if step > width and (trips is None or trips >= step):
-            out.open(f"for (; {at} + {step} <= {end}; {at} += {step})")
-            if copies > 1:
-                for u in range(copies):
-                    out.line(f"const int64_t {name}_{u} = {at} + {width * u};")
-                    self.copy = f"[{u}]"
-                    self._lanes_body(loop, [(f"{name}_{u}", Lanes(loop.axis.var, width))])
-                self.copy = "[0]"
-            else:
-                many = []
-                for k in range(tiles):
-                    out.line(f"const int64_t {name}_{k} = {at} + {width * k};")
-                    many.append((f"{name}_{k}", Lanes(loop.axis.var, width)))
-                self._lanes_body(loop, many)
-            out.close()
+            with out.block(f"for (; {at} + {step} <= {end}; {at} += {step})"):
+                if copies > 1:
+                    for u in range(copies):
+                        out.line(f"const int64_t {name}_{u} = {at} + {width * u};")
+                        self.copy = f"[{u}]"
+                        self._lanes_body(loop, [(f"{name}_{u}", Lanes(loop.axis.var, width))])
+                    self.copy = "[0]"
+                else:
+                    many = []
+                    for k in range(tiles):
+                        out.line(f"const int64_t {name}_{k} = {at} + {width * k};")
+                        many.append((f"{name}_{k}", Lanes(loop.axis.var, width)))
+                    self._lanes_body(loop, many)
         self.copy = "[0]"
         left = trips % step if trips is not None else None
         if (left is None or left >= width or step == width) and (trips is None or trips >= width):
-            out.open(f"for (; {at} + {width} <= {end}; {at} += {width})")
-            out.line(f"const int64_t {name} = {at};")
-            self._lanes_body(loop, [(name, Lanes(loop.axis.var, width))])
-            out.close()
+            with out.block(f"for (; {at} + {width} <= {end}; {at} += {width})"):
+                out.line(f"const int64_t {name} = {at};")
+                self._lanes_body(loop, [(name, Lanes(loop.axis.var, width))])
         rest = trips % width if trips is not None else None
         if rest != 0:
-            out.open(f"if ({at} < {end})")
-            out.line(f"const int64_t {name} = {at};")
-            count = str(rest)
-            if rest is None:
-                count = out.fresh("n")
-                out.line(f"const int64_t {count} = {end} - {at};")
-            self._lanes_body(loop, [(name, Lanes(loop.axis.var, width, count))])
-            out.close()
+            with out.block(f"if ({at} < {end})"):
+                out.line(f"const int64_t {name} = {at};")
+                count = out.fresh("n") if rest is None else str(rest)
+                if rest is None:
+                    out.line(f"const int64_t {count} = {end} - {at};")
+                self._lanes_body(loop, [(name, Lanes(loop.axis.var, width, count))])
 
     def _lanes_body(self, loop: Loop, lanes: list[tuple[str, Lanes]]) -> None:
-        outside = self.out.enter([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)])
-        self.body(loop.body)
-        self.out.leave(outside)
+        with self.out.side_by_side([Replica(row, name, f"_{k}" if k else "") for k, (name, row) in enumerate(lanes)]):
+            self.body(loop.body)
 
     def _transposed_loop(self, loop: Loop, low: str, high: str) -> bool:
         """A serial loop in lanes whose loads follow the loop: blocks are loaded along it, turned, and read as lanes.
@@ -380,30 +368,27 @@ class Body:
         name = self.bind(loop)
         at = out.fresh("at")
         out.line(f"int64_t {at} = {low};")
-        out.open(f"for (; {at} + {width} <= {high}; {at} += {width})")
-        for v in loads:
-            lane = "u8" if v.dtype == "b8" else lane_type(v.dtype)
-            vector = out.unit.vector(lane, width)
-            table = out.fresh("t")
-            out.names[loop.axis.var] = at
-            stride = v.index.coeff(lanes.var)
-            assert stride is not None
-            block = out.unit.block(vector, SCALAR[lane], width)
-            out.line(f"{vector} {table}[{width}];")
-            count = lanes.count or str(width)
-            out.line(f"{block}({table}, {v.buffer} + {out.index(v.index)}, {out.index(stride)}, {count});")
-            out.turned[v] = f"{table}[{name} - {at}]"
-        out.names[loop.axis.var] = name
-        out.open(f"for (int64_t {name} = {at}; {name} < {at} + {width}; {name}++)")
-        self.body(loop.body)
-        out.close()
-        out.close()
+        with out.block(f"for (; {at} + {width} <= {high}; {at} += {width})"):
+            for v in loads:
+                lane = "u8" if v.dtype == "b8" else lane_type(v.dtype)
+                vector = out.unit.vector(lane, width)
+                table = out.fresh("t")
+                out.names[loop.axis.var] = at
+                stride = v.index.coeff(lanes.var)
+                assert stride is not None
+                block = out.unit.block(vector, SCALAR[lane], width)
+                out.line(f"{vector} {table}[{width}];")
+                count = lanes.count or str(width)
+                out.line(f"{block}({table}, {v.buffer} + {out.index(v.index)}, {out.index(stride)}, {count});")
+                out.turned[v] = f"{table}[{name} - {at}]"
+            out.names[loop.axis.var] = name
+            with out.block(f"for (int64_t {name} = {at}; {name} < {at} + {width}; {name}++)"):
+                self.body(loop.body)
         for v in loads:
             del out.turned[v]
         if size.terms or size.const % width:
-            out.open(f"for (int64_t {name} = {at}; {name} < {high}; {name}++)")
-            self.body(loop.body)
-            out.close()
+            with out.block(f"for (int64_t {name} = {at}; {name} < {high}; {name}++)"):
+                self.body(loop.body)
         return True
 
 

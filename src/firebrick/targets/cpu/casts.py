@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.targets.cpu.cpp_types import SCALAR
-from firebrick.targets.cpu.unit_writer import Text, Writer
+from firebrick.targets.cpu.unit_writer import Text, Unit, Writer
 from firebrick.targets.cpu.vector_math import AVX512, HALF_HARDWARE
 
 _HALVES = ("bf16", "f16")
@@ -53,12 +53,16 @@ def half(out: Writer, name: str, text: Text) -> str:
         unit.helpers[name] = _HALF[name]
         return f"{name}({text.code})"
     assert out.lanes is not None
-    width = out.lanes.width
+    return f"{lanes_of_halves(unit, name, out.lanes.width)}({text.code})"
+
+
+def lanes_of_halves(unit: Unit, name: str, width: int) -> str:
+    """Name of the conversion of so many lanes."""
     rows = HALF_HARDWARE if width in (8, 16) and unit.target.simd in ("avx2", *AVX512) else _HALF
     body = rows.get(f"{name}x") or _HALF[f"{name}x"]
     f, u, s = (unit.vector(lane, width) for lane in ("f32", "u32", "u16"))
     unit.helpers[f"{name}x{width}"] = body.format(w=width, f=f, u=u, s=s)
-    return f"{name}x{width}({text.code})"
+    return f"{name}x{width}"
 
 
 _HALF = {

@@ -62,10 +62,13 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
         return (*_panel_product(target, *args), CALL)
     columns = COLUMNS.get(target.vector_bytes, 0)
     choices = [*_OPS[op](columns, *args), CALL]
-    half = op == "aten::mm" and args[1].dtype is torch.bfloat16
-    if half and target.simd in BF16_LEVELS:
-        choices.append(Choice("tiles", _TILES, _HALF, options={"columns": columns, "depth": HALVES}))
-    elif half and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+    half = op in _TILED and args[1].dtype is torch.bfloat16
+    tiled = op == "aten::mm" or (half and args[1].dim() == 4 and args[5] == 1 and min(args[3]) >= 0)
+    if half and target.simd in BF16_LEVELS and tiled:
+        options = {"columns": columns, "depth": HALVES}
+        choices.append(Choice("tiles", _TILES, _TILED[op], frozenset({"pad"}), options=options))
+    elif half and op == "aten::mm" and isinstance(args[0].shape[0], int) and target.widens(torch.bfloat16):
+        choices = [c for c in choices if c.name != "packed"]  # oneDNN's does without the instructions
         choices.append(Choice("wide", _PACKED))
     elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
         width = vectors_ahead(REGISTERS[target.vector_bytes]) * target.vector_bytes // 4
@@ -109,7 +112,7 @@ def _attention(columns: int, q: Any, k: Any, v: Any, mask: Any, causal: bool) ->
     """Attention of [batch, heads, length, size], of whole panels; of one query the call reads keys and values once."""
     (batch, heads, rows, size), keys = q.shape, k.shape[2]
     known = all(type(n) is int for n in (heads, size)) and all(type(n) is not int or n for n in (batch, rows, keys))
-    if not columns or not known or q.dtype is not torch.float32 or size % columns or size > WIDEST:
+    if not columns or not known or q.dtype not in (torch.float32, torch.bfloat16) or size % columns or size > WIDEST:
         return []
     # Texts: sizes that are symbols are compared without deciding anything about them.
     alike = str([*k.shape]) == str([*v.shape]) == str([batch, heads, keys, size])
@@ -125,7 +128,8 @@ def _convolution(
     padded, whichever is likely quicker, "clipped" and "padded" are the other way; the panels of "narrow" are."""
     del dilation
     outer, inner, *window = weight.shape
-    library = _packed(out, 1 + (groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG))
+    long = out.dtype is torch.float32 and groups == 1 and inner >= 2 and math.prod(weight.shape[1:]) >= _LONG
+    library = _packed(out, 1 + long)
     if not library or not columns or out.dtype is not torch.float32 or any(n < 0 for n in padding):
         return library
     thin = len(window) == 3 and window[0] > 1 and inner * math.prod(window[1:]) < _LEAST_OF_VOLUMES
@@ -167,6 +171,7 @@ def _panel_product(target: CpuTarget, inner: int, outer: int) -> list[Choice]:
     return [Choice("own", 0.5, options=options)] if columns and inner and outer else []
 
 
+_TILED = {"aten::mm": _HALF, "aten::convolution": _WRITTEN}
 _OPS: Mapping[str, Callable[..., list[Choice]]] = {
     "aten::mm": _matmul, "aten::bmm": _batched, "firebrick::attention": _attention, "firebrick::recurrent": _recurrent,
     "aten::convolution": _convolution, "aten::conv_transpose": lambda _, *args: _packed(args[-1]),

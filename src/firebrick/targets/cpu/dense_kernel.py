@@ -19,7 +19,7 @@ from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import bounds, finish
 from firebrick.targets.cpu.matmul_kernel import MOST_ROWS, PIECE, REGISTERS, SERIAL, grid, panel_floats
-from firebrick.targets.cpu.tiles import pixels
+from firebrick.targets.cpu.tiles import CLIP, pixels
 from firebrick.targets.cpu.unit_writer import Unit
 
 OP = "firebrick::convolution.out"
@@ -111,16 +111,8 @@ struct fb_given {
 };
 struct fb_piece { int64_t row, runs, place, size; };
 static const float fb_unbound[2] = {-__builtin_inff(), __builtin_inff()};
-static void fb_clip(float* to, const float* line, int64_t from, int64_t n, int64_t size) {
-  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
-  const int64_t end = most < before ? before : most < n ? most : n;
-  __builtin_memset(to, 0, before * sizeof(float));
-  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(float));
-  __builtin_memset(to + end, 0, (n - end) * sizeof(float));
-}
 """
-"""One of a kernel's arguments, and where in it to begin, none where the place is negative; a part of a sum; and a copy
-of n elements of a line of `size` elements, from `from` on, zeros outside."""
+"""One of a kernel's arguments, and where in it to begin, none where the place is negative; and a part of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +184,14 @@ class Call:
 
     def entry(self, unit: Unit, name: str, kind: str, driver: str, count: int, shape: Mapping[str, Field]) -> str:
         """The kernel: a table of its shape, by which the driver of all kernels of a kind does `count` parts."""
+        unit.helpers.setdefault("fb_clip", CLIP)
         unit.helpers.setdefault("fb_shared", _SHARED)
         unit.helpers.setdefault(f"fb_{kind}", driver)
         text = ", ".join(f".{field} = {_written(value)}" for field, value in self.fields(shape).items())
         pieces = int(not self.is_serial())
         run = f"fb_parallel(fb_{kind}_part, args, (const int64_t*)&{name}_shape, {count}, {pieces})"
-        return (
-            f"static const fb_{kind} {name}_shape = {{{text}}};\n"
-            f'extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
-        )
+        table = f"static const fb_{kind} {name}_shape = {{{text}}};\n"
+        return f'{table}extern "C" void {name}(void* const* args, const int64_t*) {{ {run}; }}\n'
 
 
 @dataclass(frozen=True, slots=True)

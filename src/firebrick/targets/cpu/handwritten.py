@@ -22,7 +22,7 @@ Shape: TypeAlias = Linear | Call | Recurrent | PanelProduct | Attention
 
 _SHAPES: Mapping[str, Callable[[Extern, Mapping[str, Any]], tuple[Shape, tuple[str, ...], tuple[Expr, ...]]]] = {
     matmul_kernel.OP: Linear.of, dense_kernel.OP: Call.of, recurrent_kernel.OP: Recurrent.of,
-    panel_kernel.OP: PanelProduct.of, attention_kernel.OP: Attention.of,
+    **dict.fromkeys(panel_kernel.OPS, PanelProduct.of), attention_kernel.OP: Attention.of,
 }  # fmt: skip
 """Op -> what makes a kernel's shape of a call, with the buffers and sizes that the kernel is given."""
 

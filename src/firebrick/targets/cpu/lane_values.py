@@ -273,22 +273,16 @@ class Values(Writer):
         outer = self.guard
         if lanes is None:
             self.line(f"{SCALAR[v.dtype]} {name} = {fill.code};")
-            self.open(f"if ({cond.code})")
-            self.line(f"{name} = {self.value(v.body).code};")
-            self.close()
+            with self.block(f"if ({cond.code})"):
+                self.line(f"{name} = {self.value(v.body).code};")
             return Text(name, False)
         self.line(f"{self.type_of(v.dtype, True)} {name} = {self.spread(fill, v.dtype)};")
-        self.open(f"if ({self.some(cond.code) if cond.varying else cond.code})")
-        if cond.varying:
-            both = cond
-            if outer is not None and outer.varying:
-                both = self.name("b8", f"{outer.code} & {cond.code}", True)
-            self.guard = both
-        body = self.value(v.body)
-        self.guard = outer
-        if cond.varying:
-            self.line(f"{name} = {self._mask_for(cond, v.dtype)} ? {self.spread(body, v.dtype)} : {name};")
-        else:
-            self.line(f"{name} = {self.spread(body, v.dtype)};")
-        self.close()
+        with self.block(f"if ({self.some(cond.code) if cond.varying else cond.code})"):
+            if cond.varying:
+                both = outer is not None and outer.varying
+                self.guard = self.name("b8", f"{outer.code} & {cond.code}", True) if outer and both else cond
+            body = self.spread(self.value(v.body), v.dtype)
+            self.guard = outer
+            picked = f"{self._mask_for(cond, v.dtype)} ? {body} : {name}" if cond.varying else body
+            self.line(f"{name} = {picked};")
         return Text(name, True)

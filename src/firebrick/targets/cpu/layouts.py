@@ -61,6 +61,13 @@ def _convolution(args: Sequence[Any], out: Sequence[Expr]) -> list[Strides | Non
     return wanted
 
 
+def _panel_convolution(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
+    """Images without gaps, channels last."""
+    tensors = [a for a in args if isinstance(a, Ref)]
+    images = [_channels_last(t.shape) if len(t.shape) == 4 and t is not args[1] else None for t in tensors]
+    return [None if lies == t.strides else lies for t, lies in zip(tensors, images, strict=True)]
+
+
 def _channels_last(shape: Sequence[Expr], gap: int = 0) -> Strides:
     """gap: elements between the channels of a pixel and those of the next one."""
     batch, channels, height, width = shape
@@ -93,5 +100,6 @@ def _attention(args: Sequence[Any], _: Sequence[Expr]) -> list[Strides | None]:
 LAYOUTS: Mapping[str, Callable[[Sequence[Any], Sequence[Expr]], Sequence[Strides | None]]] = {
     "firebrick::linear": _linear, "firebrick::convolution": _convolution, "firebrick::recurrent": _recurrent,
     "firebrick::panel_product": _rows, "firebrick::attention": _attention,
+    "firebrick::panel_convolution": _panel_convolution,
 }  # fmt: skip
 """Op -> the strides that its tensors are to have, in order; None for what lies well."""

@@ -50,7 +50,7 @@ class _Kernel:
         if split.loops:
             self._head("part")
             count = self._loops(split)
-            self._tail()
+            self.out.lines.append("}")
             self._head("")
             self._start("args", count)
         else:
@@ -60,18 +60,15 @@ class _Kernel:
             else:
                 self._head("")
                 self.body.body(self.kernel.body)
-        self._tail()
+        self.out.lines.append("}")
         return "\n".join(self.out.lines) + "\n"
 
     def _head(self, kind: str) -> None:
         name, out = self.kernel.name, self.out
         out.reset()
-        if kind:
-            out.lines.append(
-                f"static void {name}_part(void* const* args, const int64_t* sizes, int64_t begin, int64_t end) {{"
-            )
-        else:
-            out.lines.append(f'extern "C" void {name}(void* const* args, const int64_t* sizes) {{')
+        start, part = ("static void", "_part") if kind else ('extern "C" void', "")
+        more = ", int64_t begin, int64_t end" if kind else ""
+        out.lines.append(f"{start} {name}{part}(void* const* args, const int64_t* sizes{more}) {{")
         for k, p in enumerate(self.kernel.params):
             if p.dtype not in SCALAR:
                 raise LoweringError(f"loops have no numbers of type {p.dtype}")
@@ -88,9 +85,6 @@ class _Kernel:
             sizes = [f"({self.out.index(e)})" for e in deepest_loops(self.kernel.body)]
             pieces = f"{' * '.join([*sizes, str(weight(self.kernel.body))])} < {PARALLEL_WORK} ? 0 : 1"
         self.out.line(f"fb_parallel({self.kernel.name}_part, {args}, sizes, {count}, {pieces});")
-
-    def _tail(self) -> None:
-        self.out.lines.append("}")
 
     # ------------------------------------------------------------ independent iterations
 
@@ -126,21 +120,19 @@ class _Kernel:
             return f"({size} + {chunk - 1}) / {chunk}"
         if len(split.loops) == 1:
             name = self.body.bind(last)
-            out.open(f"for (int64_t {name} = begin; {name} < end; {name}++)")
-            self.body.body(last.body)
-            out.close()
+            with out.block(f"for (int64_t {name} = begin; {name} < end; {name}++)"):
+                self.body.body(last.body)
             return size
-        out.open("for (int64_t at = begin; at < end; at++)")
-        sizes = [out.index(loop.axis.size) for loop in split.loops]
-        for k, loop in enumerate(split.loops):
-            inner = " * ".join(f"({s})" for s in sizes[k + 1 :])
-            text = f"at / ({inner})" if inner else "at"
-            name = self.body.bind(loop)
-            out.line(f"const int64_t {name} = {text}{f' % ({sizes[k]})' if k else ''};")
-            for let in split.lets[k + 1] if k + 1 < len(split.lets) else []:
-                self.body.let(let)
-        self.body.body(last.body)
-        out.close()
+        with out.block("for (int64_t at = begin; at < end; at++)"):
+            sizes = [out.index(loop.axis.size) for loop in split.loops]
+            for k, loop in enumerate(split.loops):
+                inner = " * ".join(f"({s})" for s in sizes[k + 1 :])
+                text = f"at / ({inner})" if inner else "at"
+                name = self.body.bind(loop)
+                out.line(f"const int64_t {name} = {text}{f' % ({sizes[k]})' if k else ''};")
+                for let in split.lets[k + 1] if k + 1 < len(split.lets) else []:
+                    self.body.let(let)
+            self.body.body(last.body)
         return " * ".join(f"({s})" for s in sizes)
 
     # ------------------------------------------------------------ reductions of everything
@@ -169,25 +161,21 @@ class _Kernel:
             body.let(let)
         chunk = self._part_size(loop)
         size = out.index(loop.axis.size)
-        out.open("for (int64_t part = begin; part < end; part++)")
-        out.line(f"const int64_t chunk = {chunk};")
-        out.line(f"const int64_t low = part * chunk, high = low + chunk < {size} ? low + chunk : {size};")
-        begun: set[str] = set()
-        for acc in accs:
-            body.start(acc, [loop])
-            begun.add(acc.name)
-        if loop.kind == "vector":
-            body.vector_loop(loop, "low", "high")
-        else:
-            body.serial_loop(loop, "low", "high")
-        done = body.finish(loop, begun)
-        for k, acc in enumerate(accs):
-            value, at = done[acc.name]
-            out.line(f"(({SCALAR[acc.dtype]}*)args[{first + 2 * k}])[part] = {value};")
-            if acc.reduction.startswith("arg"):
-                out.line(f"((int64_t*)args[{first + 2 * k + 1}])[part] = {at};")
-        out.close()
-        self._tail()
+        with out.block("for (int64_t part = begin; part < end; part++)"):
+            out.line(f"const int64_t chunk = {chunk};")
+            out.line(f"const int64_t low = part * chunk, high = low + chunk < {size} ? low + chunk : {size};")
+            begun: set[str] = set()
+            for acc in accs:
+                body.start(acc, [loop])
+                begun.add(acc.name)
+            (body.vector_loop if loop.kind == "vector" else body.serial_loop)(loop, "low", "high")
+            done = body.finish(loop, begun)
+            for k, acc in enumerate(accs):
+                value, at = done[acc.name]
+                out.line(f"(({SCALAR[acc.dtype]}*)args[{first + 2 * k}])[part] = {value};")
+                if acc.reduction.startswith("arg"):
+                    out.line(f"((int64_t*)args[{first + 2 * k + 1}])[part] = {at};")
+        self.out.lines.append("}")
         self._head("")
         for let in lets:
             body.let(let)
@@ -202,18 +190,15 @@ class _Kernel:
         for acc in accs:
             state = AccState(acc, acc.name, 0)
             declare(out, state)
-            out.open("for (int64_t part = 0; part < parts; part++)")
-            combine_one(out, state, state.code, state.at(), f"{acc.name}_parts[part]", f"{acc.name}_places[part]")
-            out.close()
+            with out.block("for (int64_t part = 0; part < parts; part++)"):
+                combine_one(out, state, state.code, state.at(), f"{acc.name}_parts[part]", f"{acc.name}_places[part]")
             out.locals[acc.name] = Local(state.at() if state.positions else state.code, False)
         body.body(after)
 
     def _part_size(self, loop: Loop) -> str:
         """Iterations of one part, so that there are at most `_MOST_PARTS`, as C++."""
         size = loop.axis.size
-        step = _CHUNK if loop.kind == "vector" else 1
-        least = _PART if loop.kind == "vector" else 1
-        parts = _MOST_PARTS if loop.kind == "vector" else _SPREAD
+        step, least, parts = (_CHUNK, _PART, _MOST_PARTS) if loop.kind == "vector" else (1, 1, _SPREAD)
         if size.terms:
             text = self.out.index(size)
             need = f"(({text}) + {parts * step - 1}) / {parts * step} * {step}"

@@ -31,9 +31,9 @@ Plan = tuple[str, tuple[int, ...]]
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _KINDS = ("dots", "ahead"), ("panels", "copied", "attention")
 """The kernels of each unit, of which "copied" has panels of a weight whose columns lie side by side."""
-_SIZES: Any = [f"sizes[{i}]" for i in range(26)]
-_PLACES = tuple(tuple(_SIZES[i : i + 4]) for i in range(5, 25, 4))
-_ATTENTION = Attention(tuple(_SIZES[:5]), _PLACES, 0.125, _SIZES[25] + " != 0")
+SIZES: Any = [f"sizes[{i}]" for i in range(26)]
+_PLACES = tuple(tuple(SIZES[i : i + 4]) for i in range(5, 25, 4))
+ATTENTION = Attention(tuple(SIZES[:5]), _PLACES, 0.125, SIZES[25] + " != 0")
 """Attention of any size, causal or not."""
 
 
@@ -55,7 +55,9 @@ def bound(call: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[i
     return lambda: (call(args, sizes), tensors, more)
 
 
-def kernel_probe(target: CpuTarget, config: Config, shape: PanelProduct) -> Callable[..., Callable[[], Any]]:
+def kernel_probe(
+    target: CpuTarget, config: Config, shape: PanelProduct | Attention
+) -> Callable[..., Callable[[], Any]]:
     """The kernel of a shape some of whose sizes are arguments, as `bound` takes the rest."""
     unit, name = Unit(target), "fb_probe_kernel"
     (library,) = probe_libraries(target, config, (unit_text(unit, [shape.text(unit, name)]), (name,)))
@@ -75,7 +77,7 @@ class MatmulProbe:
         def shape(kind: str) -> Linear | Attention:
             ends: Any = ("none", (), "panels" if kind == "copied" else kind, half, tuple(batch))
             numbers: Any = (0, inner, outer, (0, inner), strides.get(kind, (0, 1, inner)), None, 0, None, outer)
-            return _ATTENTION if kind == "attention" else Linear(*numbers, *ends)
+            return ATTENTION if kind == "attention" else Linear(*numbers, *ends)
 
         units = []
         for kinds in (_KINDS[0], _KINDS[1][: 2 if half else 3]):

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from firebrick.gc_pause import BUILDER
 from firebrick.targets.base import Choice
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
-from firebrick.targets.cpu.matmul_probe import MatmulProbe, bound, kernel_probe
-from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct
+from firebrick.targets.cpu.matmul_probe import ATTENTION, SIZES, MatmulProbe, bound, kernel_probe
+from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct, window_of
 
 if TYPE_CHECKING:
     from firebrick.targets.cpu.cpu_target import CpuTarget
@@ -41,6 +41,8 @@ _LENGTH = 768
 
 _PANELS = PanelProduct("sizes[0]", "sizes[1]", "sizes[2]", (0, "sizes[1]"), 0, "sizes[2]", HALVES, "uint16_t", 0)
 """A product of bfloat16 of any size."""
+_WINDOWS = replace(_PANELS, x=(0, "sizes[3]"), window=tuple(SIZES[4:18]))
+"""The same under windows."""
 
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
@@ -59,15 +61,20 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
 def probes_of(target: CpuTarget, op: str, args: tuple[Any, ...]) -> Iterator[tuple[Callable[..., Any], Any]]:
     """Kinds of kernels that an op may be measured by, and their details."""
     weight, half = args[1], args[1].dtype is torch.bfloat16
+    quick = half and target.simd in BF16_LEVELS
     if op == "aten::convolution":
         for choice in target.choices(op, args) if weight.dtype is torch.float32 else ():
             if choice.name == "matmul":
                 yield MatmulProbe, False
             elif "columns" in choice.options:
                 yield ConvolutionProbe, choice.options["columns"] or _tile(target, *args)
+        if quick and weight.dim() == 4:
+            yield kernel_probe, _WINDOWS
+    elif half and op == "firebrick::attention":
+        yield kernel_probe, replace(ATTENTION, half=True)
     elif half or weight.dtype is torch.float32:
         yield MatmulProbe, half
-        if half and op == "aten::mm" and target.simd in BF16_LEVELS:
+        if quick and op == "aten::mm":
             yield kernel_probe, _PANELS
 
 
@@ -169,11 +176,12 @@ def attentions(target: CpuTarget, config: Config, forms: Mapping[str, int], *arg
     heads = min(heads, most)
     batch = min(batch, most // heads)
     # Rows are as far apart as where all heads of one lie side by side.
-    whole = (torch.ones(batch, n, given[0].shape[1], size) for n in (rows, keys, keys))
+    dtype = given[0].dtype
+    whole = (torch.ones(batch, n, given[0].shape[1], size, dtype=dtype) for n in (rows, keys, keys))
     read = [t[:, :, :heads].transpose(1, 2) for t in whole]
     if mask is not None:
         sizes = (batch, heads, rows, keys)[-mask.dim() :]
-        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)])
+        mask = torch.zeros([min(sizes) for sizes in zip(mask.shape, sizes, strict=True)], dtype=dtype)
         mask[..., keys - keys // 4 :] = -math.inf
     for form in forms:
         if form == "own":
@@ -187,11 +195,14 @@ def attended(
 ) -> Run:
     """Our kernel of what is `read`, queries, keys and values; its last tensor has the results."""
     (batch, heads, rows, size), keys = read[0].shape, read[1].shape[2]
-    out = torch.empty(batch, rows, heads, size).transpose(1, 2)
+    out = read[0].new_empty(batch, rows, heads, size).transpose(1, 2)
     steps = [s * (n > 1) for t in (mask,) if t is not None for n, s in zip(t.shape, t.stride(), strict=True)]
     places = [n for t in (*read, out) for n in (0, *t.stride()[:3])]
     numbers = (batch, heads, rows, keys, size, *places, -(mask is None), *[0, 0, 0, 0, *steps][-4:-1], causal)
     tensors = [t for t in (*read, mask, out) if t is not None]
+    if out.dtype is torch.bfloat16:
+        run: Run = probe(target, config, kernel_probe, replace(ATTENTION, half=True)).result()(tensors, *numbers)
+        return run
     kernels = probe(target, config, MatmulProbe, False).result()
     return bound(kernels.calls["attention"], tensors, numbers, kernels)
 
@@ -240,9 +251,19 @@ class _Part:
             outs.reverse()
         return runs[0] if len(runs) == 1 else lambda: [run() for run in runs]
 
+    def tiles(self, kernel: Callable[..., Run], bias: torch.Tensor) -> Run:
+        """Our kernel of bfloat16."""
+        columns = PANEL_COLUMNS[64]  # of vectors as long as its instructions'
+        x, (outer, _, *window), (batch, _, *size) = _images(*self.x), self.weight, self.out
+        numbers, depth, apart = window_of(self.x, x.stride(), size, window, *self.how)
+        panels = torch.ones(-(-outer // columns), -(-depth // (16 * HALVES)) * 16, columns, HALVES).bfloat16()
+        tensors = x.bfloat16(), panels, bias.float(), _images(batch, outer, *size).bfloat16()
+        return kernel(tensors, batch * math.prod(size), depth, outer, apart, *numbers)
+
     def library(self, bias: torch.Tensor, pieces: int) -> Run:
         """oneDNN's call on packed weights, of so many pieces of the channels."""
         x, w, (stride, padding, dilation) = _images(*self.x), torch.ones(self.weight), self.how
+        x, w = x.to(bias.dtype), w.to(bias.dtype)
         how = (padding, stride, dilation, self.groups)
         parts = list(zip(x.chunk(pieces, 1), w.chunk(pieces, 1), strict=True))
         reads = [(a, mkldnn._reorder_convolution_weight(b, *how, list(a.shape))) for a, b in parts]
@@ -266,19 +287,19 @@ def convolutions(
 ) -> Iterator[tuple[str, Run]]:
     """Convolutions by a constant weight, channels last."""
     *how, groups, out = rest
-    if weight.dtype is not torch.float32:
-        return
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
     pair = target.vector_bytes // 2 if groups == 1 else 1  # of vectors, which is what probes have tiles for
     part = _Part.of(_PRODUCTS * target.threads, max(pair, 1), x, weight, how, groups, out)
     outer, inner, *_ = part.weight
-    pixels, bias = math.prod(part.out) // outer, torch.ones(outer)
+    pixels, bias = math.prod(part.out) // outer, torch.ones(outer, dtype=weight.dtype)
     for form, passes in forms.items():
         try:
             if form == "matmul":
                 kernels = probe(target, config, MatmulProbe, False).result()
                 plan, given = kernels.plan("own", (pixels, inner, outer), True), torch.ones(pixels, inner)
                 run = kernels.run(plan, (given, torch.ones(part.weight), bias), torch.ones(pixels, outer))
+            elif form == "tiles":
+                run = part.tiles(probe(target, config, kernel_probe, _WINDOWS).result(), bias)
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
@@ -286,12 +307,12 @@ def convolutions(
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
         except (RuntimeError, ValueError, KeyError):
             continue
-        yield form, _followed(run, (pixels, outer), passes)
+        yield form, _followed(run, (pixels, outer), passes, bias.dtype)
 
 
-def _followed(run: Run, shape: tuple[int, int], passes: int) -> Run:
+def _followed(run: Run, shape: tuple[int, int], passes: int, dtype: torch.dtype = torch.float32) -> Run:
     """A call, and passes over its results."""
     if passes <= 0:
         return run
-    results = torch.zeros(shape)
+    results = torch.zeros(shape, dtype=dtype)
     return lambda: (run(), [results.neg_() for _ in range(passes)])

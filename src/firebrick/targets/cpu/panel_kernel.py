@@ -13,7 +13,8 @@ driver takes all shapes of a unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,10 @@ from firebrick.ir.index.expr import Expr, as_int
 from firebrick.ir.loops.program import Extern, Ref
 from firebrick.targets.cpu.epilogue import finish
 from firebrick.targets.cpu.matmul_kernel import PLANS
+from firebrick.targets.cpu.tiles import CLIP
 from firebrick.targets.cpu.unit_writer import Unit
 
-OP = "firebrick::panel_product.out"
+OPS = "firebrick::panel_product.out", "firebrick::panel_convolution.out"
 
 _VECTORS = 2
 """Of a panel."""
@@ -157,15 +159,42 @@ template <typename X> static __attribute__((noinline)) void fb_{kind}_tile(const
 }}
 """
 
+_WINDOWS = """\
+template <typename S> static void fb_window(const S& s, const uint16_t* x, int64_t r, int64_t k, int64_t some,
+    uint16_t* to) {{
+  const int64_t line = r / s.width, left = r % s.width * s.step - s.left, top = line % s.height * s.stride - s.top;
+  x += line / s.height * s.image;
+  for (int64_t span = k / s.length, at = k % s.length; some > 0; span++, at = 0) {{
+    const int64_t n = s.length - at < some ? s.length - at : some, y = top + span / s.across * s.down;
+    const int64_t from = left + span % s.across * s.right + at;
+    const uint16_t* const p = x + y * s.pitch;
+    const bool inside = y >= 0 && y < s.lines;
+    if (!inside || from < 0 || from + n > s.line || n < {w})
+      fb_clip(to, p, from, n, inside ? s.line : 0);
+    else
+      for (int64_t i = 0; i < n; i += {w}) {{
+        const int64_t j = i + {w} <= n ? i : n - {w};
+        *({h}u*)(to + j) = *(const {h}u*)(p + from + j);
+      }}
+    to += n, some -= n;
+  }}
+}}
+"""
+"""Some of the numbers under the window of a pixel: spans of what lies side by side, zeros beyond the image."""
 _DRIVER = """\
-struct fb_{kind}_shape {{ int64_t rows, inner, outer, x_stride, out_stride, row_parts, column_parts; }};
+struct fb_{kind}_shape {{
+  int64_t rows, inner, outer, x_stride, out_stride;
+  int64_t length, across, down, right, width, height, step, stride, left, top, image, pitch, line, lines;
+  int64_t row_parts, column_parts;
+}};
 template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind}(const fb_{kind}_shape& s, const X* x,
-    const int8_t* w, const float* bias, Y* out, int64_t begin, int64_t end,
-    void (*finish)(float*, int64_t, const float*, const float*, const float*, int64_t, int64_t, int64_t)) {{
+    const int8_t* w, const float* scale, const float* bias, const Y* other, Y* out, int64_t begin, int64_t end,
+    void (*finish)(float*, int64_t, const float*, const float*, const Y*, int64_t, int64_t, int64_t, Y*)) {{
   const bool raised = {head} && X(-1) < X(0), rounds = sizeof(Y) == 2;
   const int64_t tiles = (s.rows - 1) / {most} + 1, panel = ((s.inner - 1) / {fill} * 16 + 16 + {head}) * {bytes};
   const int64_t groups = (s.outer - 1) / {columns} + 1;
-  const int64_t piece = s.inner < {piece} ? s.inner : {piece}, row = (piece + {fill}) / {fill} * {fill} + {gap};
+  const int64_t pieces = (s.inner - 1) / {piece} + 1, piece = ((s.inner - 1) / pieces / {fill} + 1) * {fill};
+  const int64_t row = (piece + {fill}) / {fill} * {fill} + {gap};
   const int64_t part = {cache} / panel, block = part < 1 ? 1 : part < {block} ? part : {block};
   {e}* const copy = ({e}*)__builtin_alloca_with_align(row * {most} * sizeof({e}), 512);
   {sum}* const held = ({sum}*)__builtin_alloca_with_align({most} * {columns} * 4 * (rounds ? block : 1), 512);
@@ -178,14 +207,15 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
       const int64_t r0 = s.rows * t / tiles, count = s.rows * (t + 1) / tiles - r0;
       const int64_t n1 = to - n0 < block ? to : n0 + block, wide = (n1 - n0) * {columns};
       {configure}
-      for (int64_t k = 0; k < s.inner; k += {piece}) {{
-        const int64_t some = s.inner - k < {piece} ? s.inner - k : {piece};
+      for (int64_t k = 0; k < s.inner; k += piece) {{
+        const int64_t some = s.inner - k < piece ? s.inner - k : piece;
         const X* const p = x + r0 * s.x_stride + k;
-        const bool in_place = {in_place};
+        const bool in_place = !s.length && {in_place}, ends = k + some == s.inner;
         for (int64_t i = 0; i < (in_place ? 0 : count); i++) {{
           const X* const its_x = p + i * s.x_stride;
           {e}* const its = copy + i * row;
           int64_t j = 0;
+          {gather}
           for (; j + {w} <= some; j += {w}) *({copied}*)(its + j) = fb_widen(its_x + j);
           for (; j < some; j++) its[j] = fb_number(its_x[j]);
           for (; j % {step}; j++) its[j] = 0;
@@ -198,9 +228,13 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
           const int8_t* const b = w + n * panel + ({head} + k / {depth}) * {bytes};
           const int8_t* const start = raised && k == 0 ? w + n * panel : nullptr;
           const int8_t* const next = t > row_from ? b : n + 1 < n1 ? b + panel
-              : w + (k + some < s.inner ? n0 * panel + ({head} + (k + {piece}) / {depth}) * {bytes} : n1 * panel);
+              : w + (k + some < s.inner ? n0 * panel + ({head} + (k + piece) / {depth}) * {bytes} : n1 * panel);
           if (rounds || left >= {columns}) {{
             {call}(a, apart, b, (some - 1) / {step} + 1, c, rounds ? wide : s.out_stride, k == 0{more});
+            const int64_t at = n * {columns}, place = r0 * s.out_stride + at;
+            if (rounds && ends)
+              finish((float*)c, wide, scale ? scale + at : scale, bias ? bias + at : bias, other ? other + place : 0,
+                     s.out_stride, count, left < {columns} ? left : {columns}, out + place);
             continue;
           }}
           {call}(a, apart, b, (some - 1) / {step} + 1, held, {columns}, true{more});
@@ -208,16 +242,6 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
             for (int64_t j = 0; j < left; j++)
               c[i * s.out_stride + j] = held[i * {columns} + j] + (k ? c[i * s.out_stride + j] : 0);
         }}
-      }}
-      if constexpr (rounds) {{
-        const int64_t n = n0 * {columns}, left = s.outer - n < wide ? s.outer - n : wide;
-        if (finish) finish((float*)held, wide, nullptr, bias ? bias + n : bias, nullptr, 0, count, left);
-        for (int64_t i = 0; i < count; i++)
-          for (int64_t j = 0; j < left; j += 16) {{
-            i16x16 y;
-            asm("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(*(const f32x16u*)((const float*)held + i * wide + j)));
-            __builtin_memcpy(out + (r0 + i) * s.out_stride + n + j, &y, left - j < 16 ? 2 * (left - j) : 32);
-          }}
       }}
     }}
   }}
@@ -227,8 +251,7 @@ template <typename X, typename Y> static __attribute__((noinline)) void fb_{kind
 
 _KERNEL = """\
 static void {name}_part(void* const* args, const int64_t* shape, int64_t begin, int64_t end) {{
-  fb_{kind}(*(const fb_{kind}_shape*)shape, (const {s.type}*)args[0] + {s.x[0]}, (const int8_t*)args[1] + {s.weight},
-      {bias}, ({result}*)args[{last}], begin, end, {finish});
+  fb_{kind}<{s.type}, {result}>(*(const fb_{kind}_shape*)shape, {given}, begin, end, {finish});
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
   const int64_t rows = {rows}, groups = ({s.outer} - 1) / {columns} + 1, tiles = (rows - 1) / {most} + 1;
@@ -239,7 +262,7 @@ extern "C" void {name}(void* const* args, const int64_t* sizes) {{
       {columns} * {word});
   const int64_t some = groups / ({panels} * p.columns), pieces = some < 1 ? 1 : some < {pieces} ? some : {pieces};
   const int64_t parts = p.columns * pieces < groups ? p.columns * pieces : groups;
-  const fb_{kind}_shape s = {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, p.rows, parts}};
+  const fb_{kind}_shape s = {{rows, {s.inner}, {s.outer}, {s.x[1]}, {s.out_stride}, {window}, p.rows, parts}};
   fb_parallel({name}_part, args, (const int64_t*)&s, p.rows * parts, alone ? 0 : pieces);
 }}
 """
@@ -249,11 +272,15 @@ _PIECES, _PANELS = 4, 8
 """Most pieces of a thread's panels, and how many panels one has at least."""
 
 
+_NO_WINDOW: tuple[int, ...] = (0,) * 14
+
+
 @dataclass(frozen=True, slots=True)
 class PanelProduct:
     """One shape of a product, and where its factors begin. Sizes may be texts of C++.
 
-    rows: None where each call gives their number. depth: products of an instruction. bias: its offset, or None.
+    rows: None where each call gives their number. depth: products of an instruction. scale, bias, other: offsets, or
+    None. window: where rows are what windows of images cover, the numbers of `fb_window`.
     """
 
     rows: int | str | None
@@ -267,6 +294,9 @@ class PanelProduct:
     bias: int | None = None
     attr: str = "none"
     scalars: tuple[float, ...] = ()
+    scale: int | None = None
+    other: int | None = None
+    window: tuple[int | str, ...] = _NO_WINDOW
 
     @staticmethod
     def of(call: Extern, buffers: Mapping[str, Any]) -> tuple[PanelProduct, tuple[str, ...], tuple[Expr, ...]]:
@@ -275,15 +305,20 @@ class PanelProduct:
         (out,) = call.outs
         if not (isinstance(x, Ref) and isinstance(packed, Ref)) or out is None:
             raise LoweringError(f"{call.op} has arguments of another kind than its kernel")
-        bias, attr, scalars = after or (None, "none", ())
-        rows = None if x.shape[0].terms else as_int(x.shape[0])
-        place = (as_int(x.offset), as_int(x.strides[0]))
-        sizes = (as_int(x.shape[1]), int(outer), place, as_int(packed.offset), as_int(buffers[out].strides[0]))  # type: ignore[call-overload]
+        given: Any = (*after, *(None, "none", (), None, None)[len(after) :])
+        bias, attr, scalars, scale, other, *how = given
+        result, count = buffers[out], None if x.shape[0].terms else as_int(x.shape[0])
+        window, inner, x_stride = _NO_WINDOW, as_int(x.shape[1]), as_int(x.strides[0])
+        if how:
+            sides, strides, (batch, _, *size) = ([*map(as_int, n)] for n in (x.shape, x.strides, result.shape))
+            count, (window, inner, x_stride) = batch * math.prod(size), window_of(sides, strides, size, *how)
         kind = {"u8": "uint8_t", "i8": "int8_t", "bf16": "uint16_t"}[buffers[x.buffer].dtype]
-        added = as_int(bias.offset) if isinstance(bias, Ref) else None
-        body = PanelProduct(rows, *sizes, as_int(packed.shape[3]), kind, added, str(attr), tuple(scalars))  # type: ignore[arg-type]
-        operands = [r.buffer for r in (x, packed, bias) if isinstance(r, Ref)]
-        return body, (*operands, out), () if body.rows is not None else (x.shape[0],)
+        added, factor, more = (as_int(t.offset) if isinstance(t, Ref) else None for t in (bias, scale, other))
+        pitch = as_int(result.strides[3 if how else 0])
+        sizes = (inner, outer, (as_int(x.offset), x_stride), as_int(packed.offset), pitch)
+        fields: Any = (*sizes, as_int(packed.shape[3]), kind, added, attr, tuple(scalars), factor, more, window)
+        operands = [r.buffer for r in (x, packed, scale, bias, other) if isinstance(r, Ref)]
+        return PanelProduct(count, *fields), (*operands, out), () if count is not None else (x.shape[0],)
 
     @property
     def kind(self) -> str:
@@ -308,16 +343,36 @@ class PanelProduct:
         unit.helpers.setdefault("fb_grid", PLANS)
         if f"fb_{kind}" not in unit.helpers:
             unit.helpers[f"fb_{kind}"] = _driver(unit, kind, lanes, most, self.depth)
-        done = half and (self.bias is not None or self.attr != "none")
-        last, bias = (2, "nullptr") if self.bias is None else (3, f"(const float*)args[2] + {self.bias}")
-        after = finish(unit, lanes, self.attr, self.scalars) if done else "nullptr"
+        result = "uint16_t" if half else "int32_t"
+        given, places = [f"(const {self.type}*)args[0] + {self.x[0]}, (const int8_t*)args[1] + {self.weight}"], 2
+        for offset, of in ((self.scale, "float"), (self.bias, "float"), (self.other, result)):
+            given.append("nullptr" if offset is None else f"(const {of}*)args[{places}] + {offset}")
+            places += offset is not None
+        given.append(f"({result}*)args[{places}]")
+        after = finish(unit, lanes, self.attr, self.scalars, rounds=True) if half else "nullptr"
         # A row of an instruction's products by a panel, and what an operand's row is in words, in lanes.
         product, word = columns / self.depth / (_TILE_SPEED if amx else 1), lanes * (2 if half else 1) / 4
         work: dict[str, Any] = {"most": most, "serial": _SERIAL, "threads": threads, "columns": columns}
         work |= {"pieces": _PIECES, "panels": _PANELS, "product": product, "word": word}
-        result, rows = "uint16_t" if half else "int32_t", "sizes[0]" if self.rows is None else self.rows
-        names = {"name": name, "kind": kind, "result": result, "rows": rows}
-        return _KERNEL.format(s=self, **names, last=last, bias=bias, finish=after, **work)
+        names = {"name": name, "kind": kind, "result": result, "rows": "sizes[0]" if self.rows is None else self.rows}
+        names |= {"given": ", ".join(given), "finish": after, "window": ", ".join(map(str, self.window))}
+        return _KERNEL.format(s=self, **names, **work)
+
+
+def window_of(
+    x: Sequence[int], strides: Sequence[int], out: Sequence[int], window: Any, stride: Any, padding: Any, dilation: Any
+) -> tuple[tuple[int, ...], int, int]:
+    """The numbers of `fb_window`, products of a result, and how far rows are apart where pixels are rows as they lie.
+
+    x, strides: of images, channels last. out: height and width of the results.
+    """
+    (_, inner, lines, line), (image, _, pitch, _) = x, strides
+    (high, wide), (stride, step), (top, left), (down, right) = window, stride, padding, dilation
+    if high == wide == stride == step == 1 and not (top or left):
+        return _NO_WINDOW, inner, inner
+    across = 1 if right == 1 else wide
+    where = step * inner, stride, left * inner, top, image, pitch, line * inner, lines
+    return (wide // across * inner, across, down, right * inner, out[1], out[0], *where), high * wide * inner, 0
 
 
 def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
@@ -325,7 +380,7 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
     amx, half, columns = kind in ("bytes", "words"), kind in ("halves", "words"), _VECTORS * lanes
     quads, nbytes = kind == "quads", 2 if half or kind == "pairs" else 1
     lane = "i16" if nbytes == 2 else "i8"
-    types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes), ("i16", 16), ("f32", 16)
+    types = ("f32" if half else "i32", lanes), (lane, depth * lanes), ("i32", lanes)
     v, h, *_ = (unit.vector(*t) for t in types)
     e = "uint16_t" if half else "int16_t" if nbytes == 2 else "X" if amx else "uint8_t"
     names: dict[str, Any] = {"kind": kind, "v": v, "h": h, "e": e, "sum": "float" if half else "int32_t"}
@@ -348,7 +403,11 @@ def _driver(unit: Unit, kind: str, lanes: int, most: int, depth: int) -> str:
         pointers = ", ".join(f"fb_{kind}_tile{rows}" for rows in range(1, most + 1))
         how = {"config": f"static const decltype(&fb_{kind}_tile1) heights[] = {{nullptr, {pointers}}};"}
         how |= {"configure": "", "release": "", "call": "heights[count]", "more": ", start, next"}
-    how |= {"in_place": copies, "copied": u if quads else h}
+    gather = "if (s.length) fb_window(s, x, r0 + i, k, some, its), j = some;" if half else ""
+    how |= {"in_place": copies, "copied": u if quads else h, "gather": gather}
+    if half:
+        unit.helpers.setdefault("fb_clip", CLIP)
+        unit.helpers.setdefault("fb_window", _WINDOWS.format(h=h, w=depth * lanes))
     sizes = {"most": most, "columns": columns, "head": int(depth == VNNI), "fill": fill, "w": depth * lanes}
     sizes |= {"piece": _PIECE // nbytes, "gap": _GAP // nbytes, "block": _BLOCK, "cache": unit.target.cache // 2}
     return text + _DRIVER.format(**names, **how, **sizes, step=fill if amx else depth)

@@ -63,8 +63,7 @@ _INT: dict[str, FunctionText] = {
     "neg": _both("-{a}"),
     "abs": _both("{a} < 0 ? -{a} : {a}"),
     "sign": FunctionText("({t})(({a} > 0) - ({a} < 0))", "({t})({a} < 0) - ({t})({a} > 0)"),
-    "min": _both("{a} < {b} ? {a} : {b}"),
-    "max": _both("{a} > {b} ? {a} : {b}"),
+    **{name: _both(f"{{a}} {sign} {{b}} ? {{a}} : {{b}}") for name, sign in (("min", "<"), ("max", ">"))},
     "bitnot": _both("~{a}"),
     "shl": FunctionText("({b} < 0 || {b} >= {bits}) ? ({t})0 : ({t})({a} << {b})"),
     "shr": FunctionText(
@@ -77,10 +76,7 @@ _BOOL: dict[str, FunctionText] = {
     **_signs({"min": "&", "max": "|", "and": "&", "or": "|", "xor": "^", "eq": "==", "ne": "!="}),
     "not": FunctionText("!{a}", "~{a}"),
     # As numbers, lanes of -1 are true, so the order is turned round.
-    "lt": FunctionText("{a} < {b}", "{a} > {b}"),
-    "le": FunctionText("{a} <= {b}", "{a} >= {b}"),
-    "gt": FunctionText("{a} > {b}", "{a} < {b}"),
-    "ge": FunctionText("{a} >= {b}", "{a} <= {b}"),
+    **{n: FunctionText(f"{{a}} {_COMPARE[n]} {{b}}", f"{{b}} {_COMPARE[n]} {{a}}") for n in ("lt", "le", "gt", "ge")},
 }
 
 ROWS: Mapping[str, Mapping[str, FunctionText]] = {"float": _FLOAT, "int": _INT, "uint": _INT, "bool": _BOOL}
@@ -95,12 +91,8 @@ OF_NUMBER: Mapping[str, str] = {"min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b
 _LIBRARY = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh atanh erf lgamma pow".split()
 )
-SLEEF: Mapping[str, str] = {
-    **{name: f"{name}{{}}_u10" for name in _LIBRARY},
-    "erfc": "erfc{}_u15",
-    "hypot": "hypot{}_u05",
-    "nextafter": "nextafter{}",
-}
+SLEEF: Mapping[str, str] = {name: f"{name}{{}}_u10" for name in _LIBRARY}
+SLEEF = {**SLEEF, "erfc": "erfc{}_u15", "hypot": "hypot{}_u05", "nextafter": "nextafter{}"}
 """Scalar function -> SLEEF's vector function, {} standing for type and lanes (f16, d8...).
 
 asinh and acosh are left out: SLEEF's overflow for large f32.

@@ -15,6 +15,17 @@ from firebrick.targets.cpu.unit_writer import Unit
 ROW = 528
 """Floats between rows of the left factor that were copied for `fb_tile`: a constant, so that one register holds all."""
 
+CLIP = """\
+template <typename T> static void fb_clip(T* to, const T* line, int64_t from, int64_t n, int64_t size) {
+  const int64_t before = from < 0 ? (-from < n ? -from : n) : 0, most = size - from;
+  const int64_t end = most < before ? before : most < n ? most : n;
+  __builtin_memset(to, 0, before * sizeof(T));
+  __builtin_memcpy(to + before, line + from + before, (end - before) * sizeof(T));
+  __builtin_memset(to + end, 0, (n - end) * sizeof(T));
+}
+"""
+"""A copy of n elements of a line of `size` elements, from `from` on, zeros outside."""
+
 _READ = """\
 static inline {v} fb_read(const float* p) {{ return *(const {v}u*)p; }}
 static inline {v} fb_read(const float* p, int64_t m) {{ return {v}_load(p, m); }}
@@ -156,7 +167,7 @@ def _pair(v: str, index: str, lanes: int, distance: int) -> str:
     return f"static inline {v} fb_pair{distance}_{v}({v} a, {v} b) {{ return {' + '.join(args)}; }}\n"
 
 
-def _reading(unit: Unit, lanes: int) -> None:
+def reading(unit: Unit, lanes: int) -> None:
     """Put `fb_read` into the unit."""
     v, i, h = (unit.vector(lane, lanes) for lane in ("f32", "i32", "u16"))
     unit.helpers.setdefault(f"fb_read_{v}", _READ.format(v=v, i=i, h=h))
@@ -164,7 +175,7 @@ def _reading(unit: Unit, lanes: int) -> None:
 
 def dot(unit: Unit, lanes: int, rows: int, columns: int, tail: bool, scalar: str = "float") -> str:
     """Name of the function for `rows` by 4 or 8 columns, the weight float or bf16; tail: k may be any number."""
-    _reading(unit, lanes)
+    reading(unit, lanes)
     v, i, q = unit.vector("f32", lanes), unit.vector("i32", lanes), unit.vector("f32", 4)
     pairs = "".join(_pair(v, i, lanes, d) for d in (8, 4, 2, 1) if d < lanes)
     iota = ", ".join(map(str, range(lanes)))
@@ -292,7 +303,7 @@ def _stores(v: str, lanes: int, rows: int, vectors: int, last: int, ends: bool) 
 
 def panels(unit: Unit, lanes: int, floats: int, turned: bool) -> str:
     """Name of the template that makes panels; their memory is `fb_panels`."""
-    _reading(unit, lanes)
+    reading(unit, lanes)
     v = unit.vector("f32", lanes)
     unit.helpers.setdefault(f"turn_{v}", transpose_helper(v, "float", lanes))
     unit.helpers.setdefault(f"fb_panel_{v}", _PANEL.format(v=v, w=lanes, both=2 * lanes, floats=floats))

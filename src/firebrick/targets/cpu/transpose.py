@@ -85,14 +85,8 @@ def transpose_helper(vector: str, scalar: str, width: int) -> str:
         names = new
         step *= 2
     lines += [f"  t[{k}] = {name};" for k, name in enumerate(names)]
-    lines += [
-        "}",
-        f"static inline void fb_turn_{vector}({vector}* t, const {scalar}* p, int64_t stride, int64_t rows) {{",
-        f"  {vector} r[{width}];",
-        *(
-            f"  r[{k}] = {k} < rows ? ({vector})*(const {vector}u*)(p + {k} * stride) : {vector}{{}};"
-            for k in range(width)
-        ),
-        f"  fb_exchange_{vector}(t, r);",
-    ]
+    row = f"r[{{k}}] = {{k}} < rows ? ({vector})*(const {vector}u*)(p + {{k}} * stride) : {vector}{{{{}}}};"
+    head = f"static inline void fb_turn_{vector}({vector}* t, const {scalar}* p, int64_t stride, int64_t rows) {{"
+    lines += ["}", head, f"  {vector} r[{width}];", *("  " + row.format(k=k) for k in range(width))]
+    lines += [f"  fb_exchange_{vector}(t, r);"]
     return SHUFFLE + "\n".join([*lines, "}"]) + "\n"

@@ -50,8 +50,7 @@ def deepest_loops(body: Iterable[Stmt]) -> list[Expr]:
     best: list[Expr] = []
     for s in body:
         if isinstance(s, Loop):
-            inner = [s.axis.size, *deepest_loops(s.body)]
-            best = max(best, inner, key=len)
+            best = max(best, [s.axis.size, *deepest_loops(s.body)], key=len)
     return best
 
 
@@ -74,14 +73,10 @@ def widest(loop: Loop) -> int:
             memo[v] = below or (isinstance(v, Load) and (lane in v.index.vars() or v.buffer in inside))
         return memo[v]
 
-    result = 4
-    for v in values_of(*roots(loop.body)):  # arguments first, so that `varies` never goes deep
-        if varies(v):
-            result = max(result, DTYPES[v.dtype].nbytes)
-    for s in all_statements(loop.body):
-        if isinstance(s, Fold) and lane in s.position.vars():
-            result = 8
-    return result
+    if any(isinstance(s, Fold) and lane in s.position.vars() for s in all_statements(loop.body)):
+        return 8
+    values = values_of(*roots(loop.body))  # arguments first, so that `varies` never goes deep
+    return max([4, *(DTYPES[v.dtype].nbytes for v in values if varies(v))])
 
 
 def transposed(loop: Loop, lane: Var) -> list[Load]:

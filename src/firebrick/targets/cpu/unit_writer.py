@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from firebrick.ir.index.expr import Expr, Var
 from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Value
-from firebrick.targets.cpu.cpp_types import (
-    HIDDEN,
-    SCALAR,
-    SIGNED,
-    fold_vector,
-    index_text,
-    lane_type,
-    needs_division,
-    vector_prelude,
-)
+from firebrick.targets.cpu import cpp_types
 from firebrick.targets.cpu.scalar_functions import HELPERS
 from firebrick.targets.cpu.transpose import BLOCK, SHUFFLE, transpose_helper
 from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
@@ -99,8 +91,8 @@ class Unit:
         self.vector(lane, width)
         if name not in self.helpers:
             if DTYPES[lane].nbytes >= 4:
-                self.vector(SIGNED[DTYPES[lane].nbytes], width)
-            self.helpers[name] = SHUFFLE + fold_vector(name, combine, lane, width)
+                self.vector(cpp_types.SIGNED[DTYPES[lane].nbytes], width)
+            self.helpers[name] = SHUFFLE + cpp_types.fold_vector(name, combine, lane, width)
         return name
 
     def block(self, vector: str, scalar: str, width: int) -> str:
@@ -114,7 +106,7 @@ class Unit:
 
         GCC 12 folds `{0, 1, 2...} < 3 ? a : b` wrongly for constant a and b in AVX-512 vectors.
         """
-        self.helpers["fb_hidden"] = HIDDEN
+        self.helpers["fb_hidden"] = cpp_types.HIDDEN
         return f"fb_hidden({number})"
 
     def inline(self, name: str, width: int) -> str:
@@ -160,7 +152,7 @@ class Unit:
 
     def prelude(self) -> str:
         """Types, helpers and bound functions."""
-        parts = [vector_prelude(lane, width, self.target.simd) for lane, width in sorted(self.vectors)]
+        parts = [cpp_types.vector_prelude(lane, width, self.target.simd) for lane, width in sorted(self.vectors)]
         parts += [text + "\n" for text in self.functions.values()]
         parts += list(self.helpers.values())
         return "".join(parts)
@@ -208,19 +200,15 @@ class Writer:
         if len(self.replicas) > 1:
             self._use(self.replicas[0])
 
-    def enter(self, replicas: list[Replica]) -> list[Replica]:
-        """Write for these vectors from now on; returns what `leave` needs."""
+    @contextmanager
+    def side_by_side(self, replicas: list[Replica]) -> Iterator[None]:
+        """Write for these vectors."""
         (base,) = outside = self.replicas
         for r in replicas:
-            r.locals = dict(base.locals)
-            r.accs = dict(base.accs)
-            r.scopes = [*base.scopes, {}]
+            r.locals, r.accs, r.scopes = dict(base.locals), dict(base.accs), [*base.scopes, {}]
         self.replicas = replicas
         self._use(replicas[0])
-        return outside
-
-    def leave(self, outside: list[Replica]) -> None:
-        """Back to before `enter`."""
+        yield
         self.replicas = outside
         self._use(outside[0])
 
@@ -230,15 +218,14 @@ class Writer:
         """Add a line at the current depth."""
         self.lines.append("  " * self.depth + text)
 
-    def open(self, head: str) -> None:
-        """Open a block; values made in it are forgotten at its end."""
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Write a block; values made in it are forgotten at its end."""
         self.line(f"{head} {{")
         self.depth += 1
         for r in self.replicas:
             r.scopes.append({})
-
-    def close(self) -> None:
-        """Close the innermost block."""
+        yield
         for r in self.replicas:
             r.scopes.pop()
         self.depth -= 1
@@ -251,16 +238,16 @@ class Writer:
 
     def type_of(self, dtype: str, varying: bool) -> str:
         """C++ type of a value."""
-        return self.unit.vector(lane_type(dtype), self.width) if varying else SCALAR[dtype]
+        return self.unit.vector(cpp_types.lane_type(dtype), self.width) if varying else cpp_types.SCALAR[dtype]
 
     def index(self, e: Expr, lane: int | str | None = None) -> str:
         """An index as C++; `lane` selects one lane of the lane variable."""
-        if needs_division(e):
+        if cpp_types.needs_division(e):
             self.unit.helpers["divide_int"] = HELPERS["divide_int"]
         names = self.names
         if lane is not None and self.lanes is not None:
             names = {**names, self.lanes.var: f"({names[self.lanes.var]} + {lane})"}
-        return index_text(e, names)
+        return cpp_types.index_text(e, names)
 
     def spread(self, text: Text, dtype: str) -> str:
         """The value as a vector."""

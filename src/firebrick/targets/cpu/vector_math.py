@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-AVX512 = ("avx512", "avx512_vnni", "avx512_bf16", "avx512_amx")
+BF16 = ("avx512_bf16", "avx512_amx")
+AVX512 = ("avx512", "avx512_vnni", *BF16)
 """Levels whose vectors have 64 bytes."""
 
 _EXP = """\
@@ -114,11 +115,8 @@ SCALE_ANY = _SCALE
 _ROUND = {"floor": 9, "ceil": 10, "trunc": 11, "round": 12}
 
 HARDWARE: Mapping[str, Mapping[str, str]] = {
-    **{
-        level: {"sqrt": "vsqrt{p} %1, %0", **{n: f"vrndscale{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}}
-        for level in AVX512
-    },
-    "avx2": {"sqrt": "vsqrt{p} %1, %0", **{n: f"vround{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}},
+    level: {"sqrt": "vsqrt{p} %1, %0", **{n: f"{round_}{{p}} ${k}, %1, %0" for n, k in _ROUND.items()}}
+    for level, round_ in {**dict.fromkeys(AVX512, "vrndscale"), "avx2": "vround"}.items()
 }
 """SIMD level -> functions that are one instruction there, {p} standing for ps and pd."""
 
