@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import firebrick
+from bench import turns
 from bench.contender import freezing, onnxruntime_call, openvino_call
 from bench.int8 import first
 from firebrick.targets.cpu import processor
@@ -86,6 +87,7 @@ def main() -> None:
         with torch.no_grad():
             runs = contenders(model, inputs, given.dtype, given.peers)
             outs = {key: first(run()).float() for key, run in runs.items()}
+            turns.wait()
             times: dict[str, list[float]] = {key: [] for key in runs}
             for _ in range(given.rounds):
                 for key, run in runs.items():

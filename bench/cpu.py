@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from bench import contender, programs
+from bench import contender, programs, turns
 from firebrick.errors import FirebrickError
 from firebrick.tools import bench as measuring
 
@@ -37,6 +37,7 @@ class Measure(measuring.Measure):
     """Sets memory-bound programs beside copies of as much memory, in the same rounds."""
 
     def rounds(self, sides: Mapping[str, Process], seconds: float, **_: Any) -> dict[str, list[list[float]]]:
+        turns.wait()
         if self.model not in programs.MEMORY_BOUND or "firebrick" not in sides:
             return super().rounds(sides, seconds)
         row = next(row for row in self.rows if row.contender == "firebrick")

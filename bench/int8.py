@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 import firebrick
+from bench import turns
 from firebrick.targets.cpu import processor
 from firebrick.tools.models import build_model
 
@@ -171,6 +172,7 @@ def main() -> None:
         with torch.no_grad():
             runs = contenders(model, inputs, given.threads)
             outs = {name: first(run()) for name, run in runs.items()}
+            turns.wait()
             times: dict[str, list[float]] = {name: [] for name in runs}
             for _ in range(given.rounds):
                 for name, run in runs.items():

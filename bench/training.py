@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import firebrick
+from bench import turns
 from bench.programs import UNet
 
 if TYPE_CHECKING:
@@ -208,7 +209,9 @@ def measured(name: str, steps: int, *, torch_compile: bool, optimizers: bool = F
     if torch_compile:
         torch.compiler.reset()  # all trainings share Task's code: what it learned of the last one's sizes goes
         runs["torch.compile"] = Run(name, torch.compile, torch.float32, optimizers=optimizers)
-    for _ in range(steps):
+    for k in range(steps):
+        if k == min(3, steps - 1):
+            turns.wait()
         for run in runs.values():
             run.step()
     made = next(counts)

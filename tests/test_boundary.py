@@ -15,7 +15,7 @@ FILES = {
     for p in sorted(PACKAGE.rglob("*.[pch]*"))
     if p.suffix in (".py", ".c", ".h")
 }
-CPU = ("targets/cpu/", "native/cpu.c")
+CPU = ("targets/cpu/", "native/cpu")
 
 WORDS = {
     "vector instructions": (

@@ -33,6 +33,8 @@ def test_teams_of_one_size():
             run = firebrick.compile(f, options={"threads": LIMIT, "measure": False})
             for result, wanted in zip(run(wide, few, sequence), f(wide, few, sequence), strict=True):
                 torch.testing.assert_close(result, wanted, atol=1e-3, rtol=1e-3)
+            for _ in range(10):  # a thread that has called a few times gives its team back
+                run(wide, few, sequence)
             threads = threads_of_the_process()
             for _ in range(5):
                 run(wide, few, sequence)

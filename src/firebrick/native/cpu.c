@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 /* Fresh memory comes page by page, at the first write to each: several times what a loop takes to fill them. */
 void fb_use_huge_pages(void *memory, int64_t size) {
@@ -89,6 +90,7 @@ static struct {
     int (*limit)(void); /* torch's, which OpenMP's own follows only in threads where torch has been */
     int (*processors)(void);
     void (*set_limit)(int);
+    int (*pause)(int);
 } openmp;
 
 typedef struct {
@@ -109,32 +111,55 @@ void fb_cpu_share(void (*one)(void *work, int i), void *work, int count) {
 }
 
 static int running;         /* threads that are in a call: they share the processors */
+int fb_cpu_callers(void) { return __atomic_load_n(&running, __ATOMIC_RELAXED); }
 static __thread int inside; /* calls of this thread, one within the other */
+static __thread int trials; /* its first calls */
+
+/* The most threads that were in calls at once in this span of time, or the one before it: one that is between two calls
+ * will be back, and shares that go up and down with each call are teams of other sizes. */
+static int crowd(int callers) {
+    enum { SPAN = 20 }; /* ms */
+    static int64_t since;
+    static int before, most;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t passed = now.tv_sec * 1000 + now.tv_nsec / 1000000 - since;
+    if (passed >= SPAN) before = passed < 2 * SPAN ? most : 0, most = 0, since += passed;
+    if (callers > most) most = callers;
+    return most > before ? most : before;
+}
 
 /* A call beside others, and what it calls of torch, gets a share of the processors, as a limit of its thread for the time
  * of the call: a team of another size is one whose threads libgomp ends or makes anew, so kernels don't choose theirs. */
 static int cpu_enter(int index, FbWork *work) {
-    const int callers = inside++ > 0 ? 1 : __atomic_add_fetch(&running, 1, __ATOMIC_RELAXED);
+    const int callers = inside++ > 0 ? 1 : crowd(__atomic_add_fetch(&running, 1, __ATOMIC_RELAXED));
     const int limit = callers > 1 && openmp.start != NULL ? openmp.limit() : 0, share = limit > 1 ? openmp.processors() / callers : limit;
     work->context = share < limit ? (void *)(intptr_t)limit : NULL; /* what the thread had before */
     if (share < limit) openmp.set_limit(share > 1 ? share : 1);
     return 0;
 }
 
+/* The threads that a thread has for its teams end; its next team makes them anew. A forked child has none of its parent's. */
+static void give_back_team(void) { openmp.pause(1 /* omp_pause_soft: settings stay */); }
+
+/* Where libgomp has more threads than there are processors, those that wait sleep at once, which costs each kernel of all
+ * callers: a thread that only tries a model out, before others serve it, is not to keep threads. */
 static void cpu_leave(FbWork *work) {
+    enum { TRIALS = 8 };
     if (--inside == 0) __atomic_sub_fetch(&running, 1, __ATOMIC_RELAXED);
     if (work->context != NULL) openmp.set_limit((int)(intptr_t)work->context);
+    if (inside == 0 && openmp.start != NULL && trials < TRIALS) trials++, give_back_team();
 }
 
 static void forget_callers(void) { running = inside > 0; } /* in a forked child */
 
 void fb_cpu_init(void) { /* in the order of the struct's fields */
-    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv", "omp_get_num_procs", "omp_set_num_threads"};
-    void *library = fb_torch_library(), *symbols[6];
-    for (int i = 0; i < 6; i++)
+    static const char *const names[] = {"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "_ZN2at15get_num_threadsEv", "omp_get_num_procs", "omp_set_num_threads", "omp_pause_resource_all"};
+    void *library = fb_torch_library(), *symbols[7];
+    for (int i = 0; i < 7; i++)
         if ((symbols[i] = dlsym(library, names[i])) == NULL) return;
     memcpy(&openmp, symbols, sizeof symbols);
-    pthread_atfork(NULL, NULL, forget_callers);
+    pthread_atfork(give_back_team, NULL, forget_callers);
 }
 
 const FbMachine fb_cpu = {

@@ -5,6 +5,8 @@
  */
 #include "host.h"
 
+#include <stdlib.h>
+
 /* The tensor's memory as rows of columns; 0 when it is not dense, then only its first element is sampled. */
 static void memory_shape(FbHandle handle, int64_t *rows, int64_t *columns) {
     int64_t dim, *sizes, *strides, count = 1, widest = 0;
@@ -55,15 +57,19 @@ static void stamp_one(void *argument, int source) {
 
 /* Runs the recipe when a source is not what it was. */
 int fb_update_derived(Executable *self) {
-    int same = self->derived != NULL;
-    Stamp *then = self->stamps, *now = then + self->source_count;
+    Stamp *then = self->stamps, *now = malloc((size_t)self->source_count * sizeof *now + 1);
+    if (now == NULL) return PyErr_NoMemory(), -1;
     StampWork work = {self, now};
+    PyThreadState *thread = fb_cpu_callers() > 1 ? PyEval_SaveThread() : NULL; /* the others need the GIL to begin and to end */
     fb_cpu_share(stamp_one, &work, self->source_count);
+    if (thread != NULL) PyEval_RestoreThread(thread);
+    int same = self->derived != NULL;
     for (int i = 0; i < self->source_count; i++) {
         now[i].version = fb_version(PyList_GET_ITEM(self->constants, self->sources[i]));
         same = same && now[i].data == then[i].data && now[i].version == then[i].version && now[i].print == then[i].print;
         then[i] = now[i];
     }
+    free(now);
     if (same) return 0;
     /* Until the recipe has run through, what there was is not to be used again. */
     Py_CLEAR(self->derived);
@@ -75,5 +81,6 @@ int fb_update_derived(Executable *self) {
         return -1;
     }
     Py_XSETREF(self->derived, fresh);
+    self->interleaved = 0;
     return 0;
 }

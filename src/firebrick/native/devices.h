@@ -49,6 +49,7 @@ int fb_is_driven(const char *name);
 /* cpu.c: memory that will be filled at once; and work that is many times the same, on all threads of the host. */
 void fb_use_huge_pages(void *memory, int64_t size);
 void fb_cpu_share(void (*one)(void *work, int i), void *work, int count);
+int fb_cpu_callers(void); /* threads that are in a call */
 void fb_cpu_init(void);
 int fb_cuda_init(PyObject *module); /* cuda.c */
 int fb_driven_init(PyObject *module); /* driven.c */

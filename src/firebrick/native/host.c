@@ -15,7 +15,7 @@
 #define MOST_KEPT ((int64_t)1 << 30)
 #define MOST_UNDONE ((int64_t)1 << 16) /* bytes of a tensor; a copy of so many takes a microsecond or two */
 
-enum { MAX_DIM = 64, SPACES_KEPT = 2 };
+enum { MAX_DIM = 64, IDLE = 64 /* calls in which a space was of no use, until it is freed */ };
 
 static int32_t strided_layout;
 
@@ -65,22 +65,24 @@ Space *fb_new_space(const Program *program) {
     return space;
 }
 
+/* There are as many as calls at once: a thread gets the one that it had, or else the one that was used least lately. */
 static Space *take_space(Executable *self) {
-    Space *space = self->spaces;
-    if (space == NULL) return fb_new_space(&self->program);
-    self->spaces = space->next;
-    self->spaces_kept--;
+    const uintptr_t user = (uintptr_t)PyThread_get_thread_ident();
+    Space **place = &self->spaces;
+    while (*place != NULL && (*place)->user != user && (*place)->next != NULL) place = &(*place)->next;
+    Space *space = *place == NULL ? fb_new_space(&self->program) : *place;
+    if (*place != NULL) *place = space->next;
+    if (space != NULL) space->user = user;
     return space;
 }
 
 static void return_space(Executable *self, Space *space) {
-    if (self->spaces_kept >= SPACES_KEPT) {
-        fb_free_space(&self->program, space);
-        return;
-    }
-    space->next = self->spaces;
-    self->spaces = space;
-    self->spaces_kept++;
+    Space **last = &self->spaces;
+    space->turn = self->turns++, space->next = self->spaces, self->spaces = space;
+    while ((*last)->next != NULL) last = &(*last)->next;
+    if (self->turns - (*last)->turn <= IDLE) return;
+    fb_free_space(&self->program, *last);
+    *last = NULL;
 }
 
 /* A call's results are often gone before the next call makes as many. glibc gives what is free at the end of its heap
@@ -333,6 +335,7 @@ static int bind_all(Executable *self, Space *space, PyObject *const *args) {
         Py_XSETREF(space->objects[slot], Py_NewRef(PyList_GET_ITEM(self->derived, i)));
         if (bind_derived(program, space, slot, space->objects[slot]) != 0) goto torch_error;
     }
+    if (!self->interleaved) fb_interleave(program, space), self->interleaved = 1;
     return 0;
 torch_error:
     fb_torch_error("a tensor's memory can't be read");
@@ -656,7 +659,7 @@ static int parse_sources(Executable *self, PyObject *sources) {
     }
     self->source_count = (int)PyList_GET_SIZE(sources);
     self->sources = calloc(self->source_count + 1, sizeof *self->sources);
-    self->stamps = calloc(2 * self->source_count + 1, sizeof *self->stamps);
+    self->stamps = calloc(self->source_count + 1, sizeof *self->stamps);
     if (self->sources == NULL || self->stamps == NULL) return PyErr_NoMemory(), -1;
     for (int i = 0; i < self->source_count; i++) {
         long position = PyLong_AsLong(PyList_GET_ITEM(sources, i));

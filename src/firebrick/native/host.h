@@ -165,6 +165,8 @@ PyObject *fb_item(PyObject *sequence, Py_ssize_t position);
 /* Everything that a call writes. Kept between calls, never used by two at once. */
 typedef struct Space {
     struct Space *next;
+    uintptr_t user;     /* the thread that had it last: what it wrote lies in its caches, and on its node of memory */
+    unsigned turn;      /* the executable's when it was given back */
     char *arena;        /* kept between calls on a CPU; other machines' allocators keep it for all */
     FbHandle arena_owner;
     int64_t arena_size;
@@ -207,19 +209,21 @@ typedef struct {
     PyObject *changed;   /* exception class: a constant is not what the table was made for */
     PyObject *libraries; /* keeps the kernels' code loaded */
     int *sources;        /* positions of constants that derived ones come from */
-    Stamp *stamps; /* as they were at the last call, and room for those of this one */
+    Stamp *stamps; /* as they were at the last call */
     int source_count;
-    Space *spaces;
-    int spaces_kept;
+    Space *spaces; /* that no call uses now, those first that were used last */
+    unsigned turns;
     /* Recorded programs, cuda_graphs.c. recorder: NULL where nothing is recorded. card: the position of the device. */
     PyObject *recorder;
     struct Recording *recordings;
     uint8_t *moves; /* what is known of each slot */
-    int card, forced, branches, recordings_made;
+    int card, forced, branches, recordings_made, interleaved; /* interleaved: weights lie on all nodes of memory */
     unsigned calls;
     int resizes, own_sizes; /* whether one recording does for several sizes; sizes that have had one of their own */
 } Executable;
 
+/* cpu_nodes.c: lets weights lie on all nodes of memory, where the process has processors of several. */
+void fb_interleave(const Program *program, const Space *space);
 /* Runs the recipe if a source is not what it was; -1 with an exception set. */
 int fb_update_derived(Executable *self);
 int fb_library_init(PyObject *module);

@@ -89,33 +89,20 @@ static void *keep_address(Frame *frame, void *address) {
 }
 
 static int direct_list(const Program *program, Space *space, Frame *frame, const Arg *arg, char letter) {
-    void *start = NULL;
-    if (arg->kind != ARG_LIST) return -1;
-    if (letter == 'c') {
-        start = &frame->tensors[frame->tensor_count];
-        if (frame->tensor_count + arg->count > MAX_TENSORS) return -1;
-        for (int i = 0; i < arg->count; i++) {
-            FbHandle handle = tensor_arg(program, space, frame, &arg->items[i]);
-            if (handle == NULL) return -1;
-            frame->tensors[frame->tensor_count++] = handle;
-        }
-    } else if (letter == 'L') {
-        start = &frame->integers[frame->integer_count];
-        if (frame->integer_count + arg->count > MAX_NUMBERS) return -1;
-        for (int i = 0; i < arg->count; i++) {
-            if (arg->items[i].kind != ARG_INT) return -1;
-            frame->integers[frame->integer_count++] = fb_num(space->registers, arg->items[i].num);
-        }
-    } else {
-        start = &frame->addresses[frame->address_count];
-        if (frame->address_count + arg->count > MAX_NUMBERS) return -1;
-        for (int i = 0; i < arg->count; i++) {
-            void *address = arg->items[i].kind == ARG_NONE ? NULL : number_address(space, frame, &arg->items[i]);
-            if (address == NULL && arg->items[i].kind != ARG_NONE) return -1;
-            frame->addresses[frame->address_count++] = address;
-        }
+    int *count = letter == 'c' ? &frame->tensor_count : letter == 'L' ? &frame->integer_count : &frame->address_count;
+    uint64_t *start = letter == 'c' ? (uint64_t *)frame->tensors : letter == 'L' ? (uint64_t *)frame->integers : (uint64_t *)frame->addresses;
+    if (arg->kind != ARG_LIST || *count + arg->count > (letter == 'c' ? MAX_TENSORS : MAX_NUMBERS) || frame->word_count + 2 > MAX_WORDS) return -1;
+    start += *count;
+    for (int i = 0; i < arg->count; i++) {
+        const Arg *item = &arg->items[i];
+        void *word = NULL;
+        if (letter == 'L' && item->kind != ARG_INT) return -1;
+        if (letter == 'L') word = (void *)(uintptr_t)fb_num(space->registers, item->num);
+        else if (item->kind != ARG_NONE) word = letter == 'c' ? tensor_arg(program, space, frame, item) : number_address(space, frame, item);
+        if (word == NULL && letter != 'L' && (letter == 'c' || item->kind != ARG_NONE)) return -1;
+        memcpy(start + i, &word, sizeof word);
     }
-    if (frame->word_count + 2 > MAX_WORDS) return -1;
+    *count += arg->count;
     frame->words[frame->word_count++] = (uint64_t)(uintptr_t)start;
     frame->words[frame->word_count++] = (uint64_t)arg->count;
     return 0;

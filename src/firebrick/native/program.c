@@ -329,16 +329,8 @@ static int parse_arg(Program *program, PyObject *row, PyObject *resolve, Arg *ar
 
 /* "T", "i[]", "T?[]", "d?": a letter, then ? for items that may be None, [] for a list, ? for a whole that may be None. */
 static Type parse_type(const char *from) {
-    Type type = {from[0], 0, 0, 0};
-    const char *list = strstr(from, "[]");
-    if (list != NULL) {
-        type.list = 1;
-        type.item_maybe = list > from + 1;
-        type.maybe = list[2] == '?';
-    } else {
-        type.maybe = from[0] != 0 && from[1] == '?';
-    }
-    return type;
+    const char *list = strstr(from, "[]"), *end = list != NULL ? list + 2 : from + (from[0] != 0);
+    return (Type){from[0], list != NULL, *end == '?', list != NULL && list > from + 1};
 }
 
 /* ["call", op, args, types, positional, keywords, outs, into, plain], then of some a slot and another call */

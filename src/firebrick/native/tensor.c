@@ -78,48 +78,14 @@ static int readable(const void *address, size_t size) {
     return ok;
 }
 
-/* The offset of the word that holds `tensor._cdata` inside the object. */
-static int find_handle(PyObject *const *samples) {
-    for (Py_ssize_t offset = sizeof(PyObject); offset < OBJECT_WORDS * 8 && fb_handle_offset == 0; offset += 8) {
-        int all = 1;
-        for (int i = 0; i < SAMPLES && all; i++) {
-            PyObject *cdata = PyObject_GetAttrString(samples[i], "_cdata");
-            if (cdata == NULL) return -1;
-            all = word_at(samples[i], offset) == PyLong_AsUnsignedLongLong(cdata);
-            Py_DECREF(cdata);
-            if (PyErr_Occurred()) return -1;
-        }
-        if (all) fb_handle_offset = offset;
+/* The offset at which each sample, or what it points to, has the number that Python tells of it; -1 where there is none. */
+static Py_ssize_t find_word(PyObject *const *samples, PyObject *numbers, Py_ssize_t offset, Py_ssize_t words, int in_impl) {
+    for (int same = 0; offset < words * 8; offset += 8, same = 0) {
+        for (int i = 0; i < SAMPLES; i++)
+            same += word_at(in_impl ? FB_IMPL(samples[i]) : samples[i], offset) == PyLong_AsUnsignedLongLongMask(PyList_GET_ITEM(numbers, i));
+        if (same == SAMPLES) return offset;
     }
-    if (fb_handle_offset != 0) return 0;
-    return FB_RAISE(PyExc_ImportError, "firebrick: the place of TensorImpl in torch.Tensor was not found; this torch is not supported");
-}
-
-/* `torch._C._dispatch_keys(tensor).raw_repr()` */
-static int raw_keys(PyObject *torch_c, PyObject *tensor, uint64_t *keys) {
-    PyObject *set = PyObject_CallMethod(torch_c, "_dispatch_keys", "O", tensor);
-    PyObject *raw = set == NULL ? NULL : PyObject_CallMethod(set, "raw_repr", NULL);
-    Py_XDECREF(set);
-    if (raw == NULL) return -1;
-    *keys = PyLong_AsUnsignedLongLongMask(raw);
-    Py_DECREF(raw);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int find_keys(PyObject *torch_c, PyObject *const *samples) {
-    uint64_t keys[SAMPLES];
-    for (int i = 0; i < SAMPLES; i++) {
-        if (raw_keys(torch_c, samples[i], &keys[i]) < 0) return -1;
-    }
-    for (Py_ssize_t offset = 8; offset < IMPL_WORDS * 8; offset += 8) {
-        int same = 0;
-        for (int i = 0; i < SAMPLES; i++) same += word_at(FB_IMPL(samples[i]), offset) == keys[i];
-        if (same == SAMPLES) {
-            fb_keys_offset = offset;
-            return 0;
-        }
-    }
-    return 0;
+    return -1;
 }
 
 /* autograd_meta is null in plain tensors and set in those that require a gradient; the version counter comes after it. */
@@ -210,54 +176,37 @@ static PyGetSetDef *find_getter(const char *name) {
     return getter;
 }
 
-/* Tensors of several key sets, with versions that no other word is likely to hold. */
-static int make_samples(PyObject *torch, PyObject **samples, const int *versions) {
-    static const struct {
-        const char *dtype;
-        int requires_grad;
-    } kinds[SAMPLES] = {{"float32", 0}, {"float64", 1}, {"int64", 0}, {"float32", 1}};
-    PyObject *zeros = PyObject_GetAttrString(torch, "zeros");
-    int status = -1;
-    if (zeros == NULL) return -1;
-    for (int i = 0; i < SAMPLES; i++) {
-        PyObject *dtype = PyObject_GetAttrString(torch, kinds[i].dtype);
-        PyObject *args = Py_BuildValue("(i)", 2);
-        PyObject *kwargs = dtype == NULL ? NULL : Py_BuildValue("{s:O}", "dtype", dtype);
-        samples[i] = kwargs == NULL || args == NULL ? NULL : PyObject_Call(zeros, args, kwargs);
-        Py_XDECREF(dtype);
-        Py_XDECREF(args);
-        Py_XDECREF(kwargs);
-        if (samples[i] == NULL) goto done;
-        for (int step = 0; step < versions[i]; step++) {
-            PyObject *same = PyObject_CallMethod(samples[i], "zero_", NULL);
-            if (same == NULL) goto done;
-            Py_DECREF(same);
-        }
-        PyObject *same = PyObject_CallMethod(samples[i], "requires_grad_", "O", kinds[i].requires_grad ? Py_True : Py_False);
-        if (same == NULL) goto done;
-        Py_DECREF(same);
-    }
-    status = 0;
-done:
-    Py_DECREF(zeros);
-    return status;
-}
+/* Tensors of several key sets, with versions that no other word is likely to hold, then a result and a view of the last. They
+   are made with autograd on and inference mode off, whatever mode the import happens in. */
+static const char samples_text[] =
+    "import torch\n"
+    "with torch.inference_mode(False):\n"
+    "    kinds = (torch.float32, 3, False), (torch.float64, 7, True), (torch.int64, 2, False), (torch.float32, 11, True)\n"
+    "    samples = [torch.zeros(2, dtype=dtype) for dtype, _, _ in kinds]\n"
+    "    for sample, (_, version, requires_grad) in zip(samples, kinds):\n"
+    "        for _ in range(version): sample.zero_()\n"
+    "        sample.requires_grad_(requires_grad)\n"
+    "    samples += [samples[3].mul(2), samples[3].view(2)]\n"
+    "places, keys = [s._cdata for s in samples], [torch._C._dispatch_keys(s).raw_repr() for s in samples]\n";
 
-static int calibrate(PyObject *torch) {
+static int calibrate(void) {
     static const int versions[SAMPLES] = {3, 7, 2, 11}, needs_grad[SAMPLES] = {0, 1, 0, 1};
-    PyObject *samples[SAMPLES] = {NULL}, *torch_c = PyObject_GetAttrString(torch, "_C");
-    int status = -1;
-    if (torch_c != NULL && make_samples(torch, samples, versions) == 0 && find_handle(samples) == 0 && find_keys(torch_c, samples) == 0) {
-        find_autograd(samples, needs_grad, versions);
-        PyObject *result = PyObject_CallMethod(samples[3], "mul", "i", 2), *view = PyObject_CallMethod(samples[3], "view", "i", 2);
-        if (result != NULL && view != NULL) find_requires_grad(samples[3], result, view);
-        status = result == NULL || view == NULL ? -1 : 0;
-        Py_XDECREF(result);
-        Py_XDECREF(view);
+    PyObject *names = Py_BuildValue("{s:O}", "__builtins__", PyEval_GetBuiltins());
+    PyObject *done = names == NULL ? NULL : PyRun_String(samples_text, Py_file_input, names, names);
+    if (done != NULL) {
+        PyObject *const *samples = ((PyListObject *)PyDict_GetItemString(names, "samples"))->ob_item;
+        fb_handle_offset = find_word(samples, PyDict_GetItemString(names, "places"), sizeof(PyObject), OBJECT_WORDS, 0);
+        if (fb_handle_offset < 0) {
+            PyErr_SetString(PyExc_ImportError, "firebrick: the place of TensorImpl in torch.Tensor was not found; this torch is not supported");
+        } else {
+            fb_keys_offset = find_word(samples, PyDict_GetItemString(names, "keys"), 8, IMPL_WORDS, 1);
+            find_autograd(samples, needs_grad, versions);
+            find_requires_grad(samples[3], samples[4], samples[5]);
+        }
     }
-    for (int i = 0; i < SAMPLES; i++) Py_XDECREF(samples[i]);
-    Py_XDECREF(torch_c);
-    return status;
+    Py_XDECREF(done);
+    Py_XDECREF(names);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* ---- questions about a tensor -------------------------------------------- */
@@ -346,24 +295,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Calibrates with autograd on and inference mode off, whatever mode the import happens in. */
-static int calibrate_plainly(PyObject *torch) {
-    PyObject *mode = PyObject_CallMethod(torch, "inference_mode", "O", Py_False);
-    PyObject *entered = mode == NULL ? NULL : PyObject_CallMethod(mode, "__enter__", NULL);
-    int status = entered == NULL ? -1 : calibrate(torch);
-    if (entered != NULL) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        PyObject *left = PyObject_CallMethod(mode, "__exit__", "OOO", Py_None, Py_None, Py_None);
-        if (left == NULL) PyErr_Clear();
-        Py_XDECREF(left);
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(entered);
-    Py_XDECREF(mode);
-    return status;
-}
-
 static PyTypeObject *import_type(const char *module, const char *name) {
     PyObject *owner = PyImport_ImportModule(module);
     PyObject *type = owner == NULL ? NULL : PyObject_GetAttrString(owner, name);
@@ -376,16 +307,10 @@ static PyTypeObject *import_type(const char *module, const char *name) {
 }
 
 int fb_tensor_init(PyObject *module) {
-    PyObject *torch = PyImport_ImportModule("torch");
-    int status = -1;
-    if (torch == NULL) return -1;
     fb_tensor_type = import_type("torch", "Tensor");
     fb_parameter_type = import_type("torch.nn", "Parameter");
-    if (fb_tensor_type != NULL && fb_parameter_type != NULL && find_functions() == 0 && calibrate_plainly(torch) == 0) {
-        version_getter = find_getter("_version");
-        requires_grad_getter = find_getter("requires_grad");
-        status = PyModule_AddFunctions(module, methods);
-    }
-    Py_DECREF(torch);
-    return status;
+    if (fb_tensor_type == NULL || fb_parameter_type == NULL || find_functions() < 0 || calibrate() < 0) return -1;
+    version_getter = find_getter("_version");
+    requires_grad_getter = find_getter("requires_grad");
+    return PyModule_AddFunctions(module, methods);
 }

@@ -229,8 +229,9 @@ class Measure:
                 starts = {"first call": row.cold, "warm start": row.warm}
                 parts = (f"{name} {value:.2f} s" for name, value in starts.items() if value == value)
                 self.say(row, ", ".join(parts) or "ready")
+            exact = self._exact(folder)
             times = self.rounds(sides, seconds)
-            self._compare(sides, folder)
+            self._compare(sides, exact)
             for row in self.rows:
                 if rounds := times.get(row.contender):
                     row.run = statistics.median(chain.from_iterable(rounds))
@@ -274,14 +275,17 @@ class Measure:
             after()
         return times
 
-    def _compare(self, sides: Mapping[str, Process], folder: Path) -> None:
-        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
+    def _exact(self, folder: Path) -> str:
+        """File of float64's results; "" where it does not run in float64."""
         reference, path = Figures(self.model, "eager"), str(folder / "reference.pt")
         with self.process(reference, folder) as double:
-            exact = self._try(reference, double.ask, "reference", path)  # it may not run in float64
+            return path if self._try(reference, double.ask, "reference", path) else ""
+
+    def _compare(self, sides: Mapping[str, Process], exact: str) -> None:
+        """Compare results with float64's: last, for what that takes is no part of a contender's peak."""
 
         def compare(row: Figures) -> None:
-            row.error = sides[row.contender].ask("error", path)
+            row.error = sides[row.contender].ask("error", exact)
 
         for row in self.rows if exact else ():
             if row.contender in sides:

@@ -40,9 +40,9 @@ def _convert(out: Writer, old: str, new: str, text: Text) -> str:
         return test if DTYPES[old].nbytes == 4 else f"__builtin_convertvector({test}, {target})"
     if old == "b8":
         return f"__builtin_convertvector({text.code} & 1, {target})"
-    if DTYPES[old].is_float and DTYPES[new].is_int and DTYPES[new].nbytes < 4:
-        middle = out.type_of("i32", True)
-        return f"__builtin_convertvector(__builtin_convertvector({text.code}, {middle}), {target})"
+    narrow = [d for d in (old, new) if DTYPES[d].is_int and DTYPES[d].nbytes < 4]
+    if narrow and (DTYPES[old].is_float or DTYPES[new].is_float):  # without the middle GCC takes lanes one by one
+        return f"__builtin_convertvector(__builtin_convertvector({text.code}, {out.type_of('i32', True)}), {target})"
     return f"__builtin_convertvector({text.code}, {target})"
 
 

@@ -45,10 +45,10 @@ its state, which is the cell state, or the hidden state where there is no other.
 _TOGETHER = """\
 extern "C" int sched_yield(void);
 typedef void (*fb_step)(void* const*, const int64_t*, int64_t, int64_t);
-struct fb_team { fb_step step; void* const* args; const int64_t* sizes; int64_t steps, n, *claimed, done, most; };
+struct fb_team { fb_step step; void* const* args; const int64_t* sizes; int64_t steps, n, *claimed, most, g[8], done; };
 static bool fb_claim(fb_team* w, int64_t t, int64_t block) {
   int64_t was = t;
-  if (!__atomic_compare_exchange_n(w->claimed + block, &was, t + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+  if (!__atomic_compare_exchange_n(w->claimed + 8 * block, &was, t + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return false;
   w->step(w->args, w->sizes, t, block);
   return true;
@@ -78,7 +78,7 @@ static void fb_join(void* p) {
 }
 """
 """Threads that do the blocks of each step side by side. claimed: of each block, the steps that someone has begun;
-done: blocks of all steps that are; most: threads that are worth it, the others of the team leave at once. Each takes
+done: blocks of all steps that are, on other cache lines; most: threads that are worth it, the others leave. Each takes
 its own blocks, in turns from the first and from the last one, so that those just read are read again while they are in
 cache; one that waits takes those that nobody has begun, so that it waits for no thread that the system doesn't let
 run."""
@@ -136,8 +136,8 @@ static void {name}_step(void* const* args, const int64_t* sizes, int64_t t, int6
   }}
 }}
 extern "C" void {name}(void* const* args, const int64_t* sizes) {{
-  int64_t claimed[{parts}] = {{}};
-  fb_team w = {{{name}_step, args, sizes, {steps}, {parts}, claimed, 0, {threads}}};
+  int64_t claimed[8 * {parts}] = {{}};
+  fb_team w = {{{name}_step, args, sizes, {steps}, {parts}, claimed, {threads}, {{}}, 0}};
   const int64_t limit = {threads} > 1 && fb_start ? fb_limit() : 1;
   if (limit > 1) return fb_start(fb_join, &w, limit, 0);
   for (int64_t t = 0; t < {steps}; t++)
