@@ -14,6 +14,7 @@ from firebrick.config import Config
 from firebrick.errors import CacheError
 from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.report import recorder
+from firebrick.targets import by_device
 from firebrick.targets.cpu import measured_runs, measuring
 from firebrick.targets.cpu.choices import BROAD, COLUMNS
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
@@ -61,6 +62,7 @@ class Turned(nn.Module):
 def fastest(monkeypatch):
     """Makes one form the fastest; returns what was asked for."""
     asked = []
+    monkeypatch.setattr(by_device, "REST", 0)
 
     def prefer(name):
         def measured(self, op, args, forms, config):
@@ -102,6 +104,27 @@ def test_what_a_form_leaves_to_loops_counts(fastest, tmp_path):
         compiled(Layer(), tmp_path)(torch.randn(40, 48))
     assert [op for op, _ in asked] == ["aten::mm"] * 2
     assert all(forms["own"] == 0 and forms["call"] == 1 for _, forms in asked)
+
+
+def test_what_takes_a_small_part_of_the_time_is_not_measured(fastest, monkeypatch, tmp_path):
+    asked, model = fastest("call"), nn.Sequential(Layer(), nn.Linear(48, 2))
+    monkeypatch.setattr(by_device, "REST", 0.1)
+    with torch.no_grad():
+        compiled(model, tmp_path)(torch.randn(40, 48))
+    assert [op for op, _ in asked] == ["aten::mm"] * 2
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_first_compile_of_a_machine_builds_while_it_captures(cache, monkeypatch, tmp_path):
+    begun = []
+    monkeypatch.setattr(CpuTarget, "prepare", lambda self, calls, config: begun.append([op for op, _ in calls]))
+    model, x = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 8)), torch.randn(2, 8, 4, 4)
+    for turn in range(2):
+        firebrick.reset()
+        with torch.no_grad():
+            compiled(model, tmp_path, measure=True, cache=cache, recompile_limit=8 + turn)(x)
+    early, exact = ["aten::mm", "aten::convolution"], ["aten::convolution", "aten::mm"]
+    assert begun == ([early, exact] if cache else [early, exact] * 2)
 
 
 def test_a_choice_does_not_change_within_a_process(fastest, tmp_path):
@@ -306,7 +329,7 @@ def test_attention_is_measured_on_a_part_that_is_bounded(kind, monkeypatch, tmp_
 
 
 CONVOLUTIONS = {
-    "images": ((2, 64, 14, 14), (48, 64, 3, 3), (1, 1), (1, 1), (1, 1)),
+    "images": ((2, 64, 14, 14), (64, 64, 3, 3), (1, 1), (1, 1), (1, 1)),
     "strided": ((1, 32, 60, 60), (32, 32, 5, 5), (2, 2), (2, 1), (1, 1)),
     "dilated": ((1, 512, 9, 9), (256, 512, 3, 3), (1, 1), (0, 0), (2, 2)),
     "pixels": ((1, 96, 7, 7), (160, 96, 1, 1), (1, 1), (0, 0), (1, 1)),

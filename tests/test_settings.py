@@ -146,7 +146,7 @@ def fullgraph(monkeypatch, tmp_path, caplog):
 def autotune(monkeypatch, tmp_path, caplog):
     asked = []
     tuner = pipeline._Compile.tuner
-    monkeypatch.setattr(pipeline._Compile, "tuner", lambda self: asked.append(self) or tuner(self))
+    monkeypatch.setattr(pipeline._Compile, "tuner", lambda self, *graphs: asked.append(self) or tuner(self, *graphs))
     run(options={"cache": False})
     assert not asked
     firebrick.reset()
@@ -157,7 +157,7 @@ def autotune(monkeypatch, tmp_path, caplog):
 def measures(monkeypatch, **options):
     asked = []
     monkeypatch.setattr(
-        pipeline._Compile, "tuner", lambda self: asked.append(self) or (lambda _, forms: next(iter(forms)))
+        pipeline._Compile, "tuner", lambda self, *_: asked.append(self) or (lambda _, forms: next(iter(forms)))
     )
     firebrick.reset()
     run(options={"cache": False, **options})

@@ -56,9 +56,10 @@ from firebrick.ir.loops.check import check as check_loops
 from firebrick.ir.loops.program import LoopProgram
 from firebrick.ir.loops.show import show as show_loops
 from firebrick.passes import branches, cuda_search, tuning
+from firebrick.passes.alone import subject_of
 from firebrick.report import recorder
 from firebrick.runtime.unwatched import as_written, unwatched
-from firebrick.targets.by_device import find_targets
+from firebrick.targets.by_device import division_of, find_targets, measures
 from firebrick.trace import cpu_part, graph_key, literals
 from firebrick.trace.inference_trace import TracingState, fakes_of
 from firebrick.version import VERSION
@@ -424,11 +425,6 @@ class _Compile:
 
     def generated(self, trace: Traced) -> tuple[Artifact, dict[str, torch.Tensor]]:
         """Generate what is traced; where layers prove not to be alike, again for all of them."""
-        prepared = []
-        if self.measures() and not self.config.autotune:
-            for target in self.targets.values():
-                weights = [t for t in self.captured.values() if t.device.type == target.name]
-                prepared.append(target.prepare(weights, self.config))
         try:
             aten, repeat = trace()
             if repeat is not None and (aten.mutated or aten.bits):
@@ -440,7 +436,6 @@ class _Compile:
             return self.generate(*trace())
         if repeat is not None:
             recorder.count("repeats", len(repeat.numbers))
-        del prepared
         return generated
 
     def take_all(self) -> None:
@@ -461,7 +456,7 @@ class _Compile:
         return lowered
 
     def _lowered(self, aten: AtenGraph, repeat: Repeat | None, last: bool) -> tuple[AtenGraph, LoopProgram, Schedule]:
-        config, tuner = self.config, self.tuner() if self.measures() else None
+        config, tuner = self.config, self.tuner(aten, repeat) if measures(self.config) else None
         with recorder.timed("passes"):
             hooks: Any = {"trace": trace.trace_function, "on_report": self.reports.append, "choose": tuner}
             aten = passes.run_passes(aten, self.targets, config, passes=self.user_passes, **hooks)
@@ -531,16 +526,10 @@ class _Compile:
             "source": runtime.source_digest(self.config.cache_dir) if self.config.cache else "",
             "versions": f"firebrick {VERSION}\nschema {SCHEMA}\ntorch {torch.__version__} {torch.version.git_version}",
             "target": "\n".join([platform.system(), *(target.key() for target in self.targets.values())]),
-            "model": "\n".join(target.model() for target in self.targets.values()) if self.measures() else "",
+            "model": "\n".join(target.model() for target in self.targets.values()) if measures(self.config) else "",
         }
 
-    def measures(self) -> bool:
-        """Whether kernels are chosen by their times here, which may be other kernels in another process."""
-        config = self.config
-        chosen = config.autotune or (config.measure is not False and config.numerics != "eager")
-        return chosen and not (config.deterministic or torch.are_deterministic_algorithms_enabled())
-
-    def tuner(self) -> tuning.Tuner:
+    def tuner(self, aten: AtenGraph, repeat: Repeat | None) -> tuning.Tuner:
         """What chooses among forms of a part of this graph by measurement."""
         config, ground = self.config, self.ground()
 
@@ -556,7 +545,12 @@ class _Compile:
 
         place = str(config.cache_dir) if config.cache else ""
         whole = "\n".join([place, *ground.values()])
-        return tuning.Tuner(build, runtime.load, fetch, whole, None if config.autotune else measured)
+        if config.autotune:
+            return tuning.Tuner(build, runtime.load, fetch, whole)
+        subjects = [subject for node in aten.gm.graph.nodes if (subject := subject_of(node)) is not None]
+        calls, rest = division_of(subjects, len(repeat.numbers) if repeat is not None else 4)
+        kept = [t.prepare([c for c in calls if c[1][0].device.type == n], config) for n, t in self.targets.items()]
+        return tuning.Tuner(build, runtime.load, fetch, whole, measured, rest, kept)
 
     def show(self, level: str, text: Callable[[], str]) -> None:
         """Make and print the text of a level, if anyone wants it."""

@@ -3,13 +3,12 @@ in place were packed by nothing where it was not the last, and a last panel of o
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from firebrick.config import Config
 from firebrick.targets.cpu.choices import COLUMNS
-from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.cpu_target import detect, runs_here
 from firebrick.targets.cpu.matmul_probe import MatmulProbe
+from firebrick.targets.cpu.measured_runs import convolutions
 
 pytestmark = pytest.mark.compiler
 LEVELS = [level for level in ("avx2", "avx512", "neon") if runs_here(level)]
@@ -32,11 +31,11 @@ def test_panels_of_columns_are_packed(level, rows, tmp_path):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_panel_of_one_vector_has_tiles(level, tmp_path):
     target, config = at(level, tmp_path)
-    columns = COLUMNS[target.vector_bytes]
-    probe = ConvolutionProbe(target, config, columns)
-    outer = columns + target.vector_bytes // 4
-    x, weight = torch.randn(1, 8, 14, 14).contiguous(memory_format=torch.channels_last), torch.randn(outer, 8, 3, 3)
-    expected = F.conv2d(x, weight, bias := torch.randn(outer), padding=1)
-    out = torch.empty_like(expected, memory_format=torch.channels_last)
-    probe.run(x, weight, bias, out, ((1, 1), (1, 1), (1, 1)), False)()
-    torch.testing.assert_close(out, expected, atol=2e-3, rtol=1e-4)
+    outer = COLUMNS[target.vector_bytes] + target.vector_bytes // 4
+    x, weight = torch.empty(1, 8, 14, 14), torch.empty(outer, 8, 3, 3)
+    args = (x, weight, [1, 1], [1, 1], [1, 1], 1, torch.empty(1, outer, 14, 14))
+    forms = dict.fromkeys((c.name for c in target.choices("aten::convolution", args) if c.name != "call"), 0)
+    runs = dict(convolutions(target, config, forms, *args))
+    assert runs.keys() == forms.keys()
+    for run in runs.values():
+        run()

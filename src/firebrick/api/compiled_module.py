@@ -9,16 +9,19 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from functools import partial
 from types import MemberDescriptorType
 from typing import Any
 
 import torch
 from torch import nn
 
+from firebrick import backends
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings
 from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
+from firebrick.capture.ahead import prepare
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
 
 _STATE = "_firebrick"
@@ -35,7 +38,10 @@ class _State:
     def __init__(self, original: nn.Module, settings: Settings) -> None:
         scope = hook.Scope()
         self.calls = Calls(original)
-        capturer = self.calls.watched(settings.capturer(scope))
+        begin = functools.cache(partial(prepare, original, settings.config))
+        capture = settings.capturer(scope)
+        ours = settings.backend == backends.FIREBRICK
+        capturer = self.calls.watched((lambda frame: (begin(), capture(frame))[1]) if ours else capture)
         self.original, self.settings = original, settings
         self.call = hook.Wrapped(original, capturer, scope)
         self.forward = hook.Wrapped(original.forward, capturer, scope)

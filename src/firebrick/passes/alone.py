@@ -57,9 +57,8 @@ def chain(first: fx.Node, last: fx.Node) -> list[fx.Node]:
     return [first] if first is last else [first, *chain(next(iter(first.users)), last)]
 
 
-def subject_of(part: AtenGraph) -> tuple[str, tuple[Any, ...]] | None:
-    """The op that a part begins with, and its arguments, as targets are asked for choices of it."""
-    node: Any = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+def subject_of(node: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """What is measured of a call: its op and arguments, as targets are asked for choices of it."""
     if node.target is aten.convolution.default:
         x, weight, _, stride, padding, dilation, _, _, groups = node.args
         return "aten::convolution", (

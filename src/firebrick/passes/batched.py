@@ -46,7 +46,8 @@ def computed_products(
             form, *others = forms_of(node, target) or ["call"]
             if choose is not None and others:
                 part = alone([node, *(node.users if op is ATTENTION else ())], lambda _: False)
-                forms, copies = (form, *others), op is not ATTENTION and _is_copied(node.args[-2])
+                forms, (_, (x, *_)) = (form, *others), subject_of(node)  # type: ignore[misc]
+                copies = x.dim() == 2 and x.stride(1) != 1
                 passes = {name: int(copies and name != "call") for name in forms}
                 form = choose(part, {name: partial(_rewrite, form=name) for name in forms}, passes)
             if form != "call":
@@ -86,21 +87,16 @@ def _of_attention(node: fx.Node, target: Target) -> list[str]:
     """Forms of attention that drops nothing and is not trained."""
     if node.args[3:4] not in ((), (0.0,)) or [(r.target, *r.args) for r in node.users] != [(operator.getitem, node, 0)]:
         return []
-    choices = target.choices(*subject_of(alone([node], lambda _: False)))  # type: ignore[misc]
+    choices = target.choices(*subject_of(node))  # type: ignore[misc]
     sizes = [n for t in node.args[:3] for n in t.meta["val"].shape]  # type: ignore[union-attr]
     return [c.name for c in (choices if all(type(n) is int for n in sizes) else choices[:1])]
-
-
-def _is_copied(rows: Any) -> bool:
-    """Whether a factor's rows do not lie along the sum."""
-    return bool(rows.meta["val"].dim() == 2 and rows.meta["val"].stride(1) != 1)
 
 
 def _replace(node: fx.Node, form: str) -> None:
     """Our kernel in place of a product, on a copy of a factor whose rows do not lie along the sum."""
     *bias, x, y = node.args
     rows: Any = x
-    if _is_copied(rows):
+    if rows.meta["val"].dim() == 2 and rows.meta["val"].stride(1) != 1:
         rows = emit(node, aten.clone.default, x, memory_format=torch.contiguous_format)
     named = [form] if form != "own" else []
     with node.graph.inserting_before(node):

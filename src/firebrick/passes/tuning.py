@@ -11,13 +11,14 @@ however often they are compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from firebrick.artifact import Artifact
 from firebrick.ir.graph.aten import AtenGraph
+from firebrick.ir.graph.calls import key_of
 from firebrick.passes.alone import Form, copied, short_text, subject_of, text_of
 from firebrick.report import recorder
 
@@ -38,7 +39,8 @@ class Tuner:
 
     build: makes an artifact of a part. load: makes it callable, given its constants. fetch: the artifact stored under
     texts, or made and stored. ground: what every choice of this compile depends on. measured: times forms of an op
-    without a build; None to build them.
+    without a build; None to build them. rest: what costs choose, since it takes so little time. kept: what
+    measurements have in common.
     """
 
     def __init__(
@@ -48,14 +50,17 @@ class Tuner:
         fetch: Callable[[Mapping[str, str], Callable[[], Artifact]], Artifact],
         ground: str = "",
         measured: Callable[[str, tuple[Any, ...], Mapping[str, int]], Mapping[str, float]] | None = None,
+        rest: Container[Any] = (),
+        kept: object = None,
     ) -> None:
         self.build, self.load, self.fetch, self.ground, self.measured = build, load, fetch, ground, measured
-        self.spent = 0.0
+        self.spent, self.rest, self.kept = 0.0, rest, kept
 
     def __call__(self, part: AtenGraph, forms: Mapping[str, Form], passes: Mapping[str, int]) -> str:
         """The form of a part that is fastest here; the first one unless another is clearly faster."""
-        subject = None if self.measured is None else subject_of(part)
-        if self.measured is not None and subject is None:
+        first = next(node for node in part.gm.graph.nodes if node.op == "call_function")
+        subject = None if self.measured is None else subject_of(first)
+        if self.measured is not None and (subject is None or key_of(*subject) in self.rest):
             return next(iter(forms))
         parts = {"part": text_of(part), "forms": " ".join(forms), "how": "built" if subject is None else "called"}
         key = (self.ground, *parts.values())

@@ -23,6 +23,7 @@ from pathlib import Path
 from firebrick.artifact import Artifact, Unit
 from firebrick.config import Config
 from firebrick.errors import CompileError
+from firebrick.gc_pause import BUILDER
 from firebrick.report import recorder
 from firebrick.runtime.triton_build import build_cubins
 
@@ -149,7 +150,7 @@ class _Build:
 
     def run(self, units: Sequence[Unit]) -> dict[str, bytes]:
         """Build all units, `workers` at once."""
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(self.workers, BUILDER) as pool:
             try:
                 return dict(job.result() for job in as_completed([pool.submit(self._built, unit) for unit in units]))
             finally:

@@ -231,8 +231,8 @@ class Target:
         del op, args, forms, config
         return {}
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
-        """Begin, in the background, what `measured` needs for a graph with these weights; what is kept meanwhile."""
+    def prepare(self, calls: Iterable[tuple[str, tuple[Any, ...]]], config: Config) -> object:
+        """Begin, in the background, what `measured` needs for these ops and arguments; what is kept meanwhile."""
 
     def layouts(self, op: str, args: Sequence[Any], out: Sequence[Expr]) -> Iterable[tuple[Expr, ...] | None]:
         """The strides that a kernel of the machine's own wants its tensors to have, in order; None for what lies well.

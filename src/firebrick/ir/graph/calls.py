@@ -25,6 +25,7 @@ _RENAMED = {
     "multiply": "mul", "negative": "neg", "subtract": "sub", "_unsafe_view": "view", "reshape": "view",
 }  # fmt: skip
 _SAME_PARAMETER = {"input": "self", "tensor": "self", "training": "train"}
+_MOVED = 16  # products
 _IGNORED_PARAMETERS = frozenset({"_stacklevel"})
 
 
@@ -352,3 +353,18 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+
+
+def key_of(op: str, args: Sequence[Any]) -> tuple[str, ...]:
+    """What is equal for calls of the same shapes; texts, so that nothing is decided about sizes that are symbols."""
+    return (op, *[str([*arg.shape] if isinstance(arg, torch.Tensor) else arg) for arg in args])
+
+
+def work_of(op: str, x: torch.Tensor, weight: torch.Tensor, *more: Any) -> int:
+    """About how long a matmul, a convolution or attention takes, in products; a number is moved in the time of some."""
+    if op == "aten::convolution":
+        depth, out = weight[0].numel(), more[-1].numel()
+    else:
+        depth, attends = x.shape[-1], op == "firebrick::attention"
+        out = (1 + attends) * (x.numel() // depth) * weight.shape[-1 - attends]
+    return int(depth * out + _MOVED * (x.numel() + weight.numel() + out))

@@ -17,7 +17,7 @@ from firebrick.config import Config
 from firebrick.ir.operators.convolution_op import pack_convolution_op
 from firebrick.targets.cpu.dense_kernel import Call, Dense, Field, tallest
 from firebrick.targets.cpu.depthwise_kernel import Depthwise
-from firebrick.targets.cpu.matmul_probe import bound, probe_library
+from firebrick.targets.cpu.matmul_probe import bound, probe_libraries
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
 
@@ -39,10 +39,10 @@ class ConvolutionProbe:
     def __init__(self, target: CpuTarget, config: Config, detail: int | tuple[int, ...]) -> None:
         self.unit, lanes = Unit(target), target.vector_bytes // 4
         self.columns = detail if isinstance(detail, int) else 0
-        if isinstance(detail, int):  # a last panel may fill some of its vectors
+        if isinstance(detail, int):  # a last panel may fill some pairs of its vectors
             kind, vectors = f"dense{detail}_{self.unit.vector('f32', lanes)}", detail // lanes
             how = (1, 1), (0, 0), (1, 1)
-            tiles = [(n, rows) for n in range(1, vectors + 1) for rows in range(1, tallest(self.unit, vectors) + 1)]
+            tiles = [(n, rows) for n in range(2, vectors + 1, 2) for rows in range(1, tallest(self.unit, vectors) + 1)]
             calls = [self._call((1, 4, 1, rows), (n * lanes, 4, 1, 1), *how, (1, rows)) for n, rows in tiles]
         else:
             kind, (channels, window, step, dilation, results) = "depthwise", detail
@@ -51,7 +51,7 @@ class ConvolutionProbe:
         names = list(dict.fromkeys(name for call in calls for name in self._names(call, kind)))
         text = _PROBE.format(symbols=", ".join(f"(void*){name}" for name in names), kind=kind)
         entries = ("fb_probe_symbols", "fb_probe")
-        self.library = probe_library(target, config, unit_text(self.unit, [text]), entries)
+        (self.library,) = probe_libraries(target, config, (unit_text(self.unit, [text]), entries))
         places = (ctypes.c_void_p * len(names)).from_address(self.library.symbol("fb_probe_symbols"))
         self.symbols = dict(zip(names, places, strict=True))
         self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self.library.symbol("fb_probe"))

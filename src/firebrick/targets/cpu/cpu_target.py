@@ -20,7 +20,7 @@ from firebrick.ir.loops.dtypes import DTYPES
 from firebrick.ir.loops.program import Buffer, Extern
 from firebrick.ir.loops.values import Table
 from firebrick.targets.base import Choice, FusionFacts, Target
-from firebrick.targets.cpu.choices import BROAD, COLUMNS, find_choices
+from firebrick.targets.cpu.choices import find_choices
 from firebrick.targets.cpu.cpp_types import SCALAR, constant_text, index_text
 from firebrick.targets.cpu.handwritten import plan_handwritten, written_text
 from firebrick.targets.cpu.layouts import LAYOUTS
@@ -87,12 +87,10 @@ class CpuTarget(Target):
         """Those of matmuls, batches of them, attention, and dense convolutions of images."""
         return measure(self, config, op, args, forms)
 
-    def prepare(self, weights: Iterable[torch.Tensor], config: Config) -> object:
-        """Build the probes that these weights need, and that of attention where most of them are matrices."""
-        some = [*weights] if self.vector_bytes and not self.exact else []
-        widths = sorted({table[self.vector_bytes] for table in (COLUMNS, BROAD) if self.vector_bytes in table})
-        attends = 2 * sum(w.numel() for w in some if w.dim() == 2) > sum(w.numel() for w in some)
-        kinds = {kernels for w in some for kernels in probes_of(w, widths, self.simd, attends)}
+    def prepare(self, calls: Iterable[tuple[str, tuple[Any, ...]]], config: Config) -> object:
+        """Build the probes that these calls need."""
+        some = calls if self.vector_bytes and not self.exact else ()
+        kinds = {kernels for call in some for kernels in probes_of(self, *call)}
         for kind, detail in kinds:
             probe(self, config, kind, detail)
         return evicting() if kinds else None

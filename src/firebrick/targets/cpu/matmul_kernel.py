@@ -320,14 +320,16 @@ class Linear:
     def text(self, unit: Unit, name: str) -> str:
         """The kernel, less what `unit` puts before it; of any number of rows both forms, of which a call takes one."""
         along = self.weight[1] == 1 and not (isinstance(self.inner, int) and self.inner < _LEAST)
-        forms = ["dots", "panels"] if along and self.form != "panels" else ["panels"]
         if self.rows:
             forms = ["dots" if self.by_dots(unit) else "panels"]
+        elif not along or self.form == "panels":
+            forms = ["panels"]
+        else:
+            both = self.form != "dots" and (self.inner < _SHORT or unit.target.vector_bytes == 32)
+            forms = ["dots", "panels"] if both else ["dots"]
         call = f"{name}_{forms[-1]}_all(args, sizes)"
         if len(forms) > 1:
-            least = "INT64_MAX"
-            if self.form != "dots" and (self.inner < _SHORT or unit.target.vector_bytes == 32):
-                least = str(_MANY if self.inner < _SHORT else _MANY_SMALL)
+            least = _MANY if self.inner < _SHORT else _MANY_SMALL
             call = f"sizes[0] < {least} ? {name}_dots_all(args, sizes) : {call}"
         call = call if self.rows else f"if (sizes[0] > 0) {call}"
         texts = [self._form(unit, f"{name}_{form}", form) for form in forms]

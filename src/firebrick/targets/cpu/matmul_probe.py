@@ -29,16 +29,23 @@ if TYPE_CHECKING:
 Plan = tuple[str, tuple[int, ...]]
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-_KINDS = ("dots", "panels", "copied", "ahead")
-"""The forms, of which "copied" has panels of a weight whose columns lie side by side."""
+_KINDS = ("dots", "ahead"), ("panels", "copied", "attention")
+"""The kernels of each unit, of which "copied" has panels of a weight whose columns lie side by side."""
+SIZES: Any = [f"sizes[{i}]" for i in range(26)]
+_PLACES = tuple(tuple(SIZES[i : i + 4]) for i in range(5, 25, 4))
+ATTENTION = Attention(tuple(SIZES[:5]), _PLACES, 0.125, SIZES[25] + " != 0")
+"""Attention of any size, causal or not."""
 
 
-def probe_library(target: CpuTarget, config: Config, text: str, entries: Sequence[str]) -> Any:
-    """A library of kernels that take what is usually written into them as arguments; built once a machine."""
-    unit = Text("probe", text, tuple(entries), (*flags_of(text), *target.flags))
-    key = make_key({"probe": unit.key(config.compiler)}, "kernels to be measured")
-    built = DiskCache(config).fetch(key, lambda: build(Artifact("probe", {}, (unit,)), config))
-    return _native.Library(built.code["probe"], "firebrick:probe")
+def probe_libraries(target: CpuTarget, config: Config, *units: tuple[str, Sequence[str]]) -> list[Any]:
+    """Libraries of kernels that take what is usually written into them as arguments; built once a machine, all at once.
+
+    units: texts, and the names of what each defines.
+    """
+    texts = [Text(f"p{i}", t, tuple(names), (*flags_of(t), *target.flags)) for i, (t, names) in enumerate(units)]
+    key = make_key({unit.name: unit.key(config.compiler) for unit in texts}, "kernels to be measured")
+    built = DiskCache(config).fetch(key, lambda: build(Artifact("probe", {}, tuple(texts)), config))
+    return [_native.Library(built.code[unit.name], "firebrick:probe") for unit in texts]
 
 
 def bound(call: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int], *more: Any) -> Callable[[], Any]:
@@ -53,27 +60,32 @@ def kernel_probe(
 ) -> Callable[..., Callable[[], Any]]:
     """The kernel of a shape some of whose sizes are arguments, as `bound` takes the rest."""
     unit, name = Unit(target), "fb_probe_kernel"
-    library = probe_library(target, config, unit_text(unit, [shape.text(unit, name)]), (name,))
+    (library,) = probe_libraries(target, config, (unit_text(unit, [shape.text(unit, name)]), (name,)))
     call = _CALL(library.symbol(name))
     return lambda tensors, *sizes: bound(call, tensors, sizes, library)
 
 
 class MatmulProbe:
-    """The kernels of one machine for factors of one dtype. half: bfloat16."""
+    """The kernels of one machine for factors of one dtype, and of attention. half: bfloat16."""
 
     def __init__(self, target: CpuTarget, config: Config, half: bool) -> None:
-        self.unit, self.lanes = Unit(target), max(target.vector_bytes // 4, 4)
+        self.target, self.lanes = target, max(target.vector_bytes // 4, 4)
         width = vectors_ahead(REGISTERS.get(target.vector_bytes, 16)) * self.lanes
         inner, outer, *batch = [f"sizes[{i}]" for i in range(1, 7)]
-        texts, names = [], {kind: f"fb_probe_{kind}" for kind in _KINDS}
         strides = {"copied": (0, outer, 1), "ahead": (0, width, inner)}
-        for kind in _KINDS:
-            form = "panels" if kind == "copied" else kind
-            ends = (None, 0, None, outer, "none", (), form, half, tuple(batch))
-            shape: Any = (0, inner, outer, (0, inner), strides.get(kind, (0, 1, inner)), *ends)
-            texts.append(Linear(*shape).text(self.unit, names[kind]))
-        self.library = probe_library(target, config, unit_text(self.unit, texts), tuple(names.values()))
-        self.calls = {kind: _CALL(self.library.symbol(name)) for kind, name in names.items()}
+
+        def shape(kind: str) -> Linear | Attention:
+            ends: Any = ("none", (), "panels" if kind == "copied" else kind, half, tuple(batch))
+            numbers: Any = (0, inner, outer, (0, inner), strides.get(kind, (0, 1, inner)), None, 0, None, outer)
+            return ATTENTION if kind == "attention" else Linear(*numbers, *ends)
+
+        units = []
+        for kinds in (_KINDS[0], _KINDS[1][: 2 if half else 3]):
+            unit, names = Unit(target), [f"fb_probe_{kind}" for kind in kinds]
+            units.append((unit_text(unit, [shape(k).text(unit, n) for k, n in zip(kinds, names, strict=True)]), names))
+        self.libraries = probe_libraries(target, config, *units)
+        pairs = [(lib, name) for lib, (_, names) in zip(self.libraries, units, strict=True) for name in names]
+        self.calls = {name.removeprefix("fb_probe_"): _CALL(lib.symbol(name)) for lib, name in pairs}
 
     def rounded(self, inner: int, outer: int) -> tuple[int, int]:
         """The next sizes for which no tile has lanes left over."""
@@ -84,7 +96,7 @@ class MatmulProbe:
         rows, inner, outer = sizes
         form = form_of(form, rows, inner, turned)
         if form == "own":
-            form = "panels" if self.unit.target.vector_bytes == 32 else "dots"
+            form = "panels" if self.target.vector_bytes == 32 else "dots"
         steps = (rows * inner, inner * outer, rows * outer) if batch > 1 else (0, 0, 0)
         return form if turned or form == "ahead" else "copied", (*sizes, batch, *steps)
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from firebrick.config import Config
+from firebrick.gc_pause import BUILDER
 from firebrick.targets.base import Choice
-from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.convolution_probe import ConvolutionProbe
 from firebrick.targets.cpu.depthwise_kernel import lanes_of, results_of
-from firebrick.targets.cpu.matmul_probe import MatmulProbe, kernel_probe
+from firebrick.targets.cpu.matmul_probe import ATTENTION, SIZES, MatmulProbe, bound, kernel_probe
 from firebrick.targets.cpu.panel_kernel import BF16_LEVELS, HALVES, PANEL_COLUMNS, PanelProduct, window_of
 
 if TYPE_CHECKING:
@@ -41,12 +41,8 @@ _LENGTH = 768
 
 _PANELS = PanelProduct("sizes[0]", "sizes[1]", "sizes[2]", (0, "sizes[1]"), 0, "sizes[2]", HALVES, "uint16_t", 0)
 """A product of bfloat16 of any size."""
-_SIZES: Any = [f"sizes[{i}]" for i in range(26)]
-_WINDOWS = replace(_PANELS, x=(0, "sizes[3]"), window=tuple(_SIZES[4:18]))
+_WINDOWS = replace(_PANELS, x=(0, "sizes[3]"), window=tuple(SIZES[4:18]))
 """The same under windows."""
-_PLACES = tuple(tuple(_SIZES[i : i + 4]) for i in range(5, 25, 4))
-_ATTENTION = Attention(tuple(_SIZES[:5]), _PLACES, 0.125, _SIZES[25] + " != 0")
-"""Attention of any size, causal or not."""
 
 _probes: dict[Any, Future[Any]] = {}
 _lock = Lock()
@@ -58,19 +54,34 @@ def probe(target: CpuTarget, config: Config, kind: Callable[..., Any], detail: A
     with _lock:
         future = _probes.get(key)
         if future is None or (future.done() and future.exception()):
-            future = _probes[key] = ThreadPoolExecutor(1, "firebrick probe").submit(kind, target, config, detail)
+            future = _probes[key] = ThreadPoolExecutor(1, BUILDER).submit(kind, target, config, detail)
     return future
 
 
-def probes_of(w: torch.Tensor, widths: Sequence[int], simd: str, attends: bool) -> Iterator[tuple[Any, Any]]:
-    """Kinds of kernels that a graph with this weight, and maybe attention, may measure, and their details."""
-    half, single = (w.dtype is dtype for dtype in (torch.bfloat16, torch.float32))
-    if half and w.dim() in (2, 4) and simd in BF16_LEVELS:
-        yield kernel_probe, _PANELS if w.dim() == 2 else _WINDOWS
-    if (half or single) and w.dim() == 2:
-        yield from [(MatmulProbe, half), *([(kernel_probe, _ATTENTION)] if attends and single else [])]
-    elif single and w.dim() in (3, 4, 5):
-        yield from ((ConvolutionProbe, columns) for columns in widths)
+def probes_of(target: CpuTarget, op: str, args: tuple[Any, ...]) -> Iterator[tuple[Callable[..., Any], Any]]:
+    """Kinds of kernels that an op may be measured by, and their details."""
+    weight, half = args[1], args[1].dtype is torch.bfloat16
+    quick = half and target.simd in BF16_LEVELS
+    if op == "aten::convolution":
+        for choice in target.choices(op, args) if weight.dtype is torch.float32 else ():
+            if choice.name == "matmul":
+                yield MatmulProbe, False
+            elif "columns" in choice.options:
+                yield ConvolutionProbe, choice.options["columns"] or _tile(target, *args)
+        if quick and weight.dim() == 4:
+            yield kernel_probe, _WINDOWS
+    elif half and op == "firebrick::attention":
+        yield kernel_probe, replace(ATTENTION, half=True)
+    elif half or weight.dtype is torch.float32:
+        yield MatmulProbe, half
+        if quick and op == "aten::mm":
+            yield kernel_probe, _PANELS
+
+
+def _tile(target: CpuTarget, x: Any, weight: Any, stride: Any, _: Any, dilation: Any, *rest: Any) -> tuple[int, ...]:
+    """What a kernel of channels by themselves is written for."""
+    sizes = weight.shape[-1], stride[-1], dilation[-1], results_of(rest[-1].shape[-1])
+    return lanes_of(target.vector_bytes, weight.shape[0]), *sizes
 
 
 _OWN = frozenset({"own", "dots", "panels", "ahead"})
@@ -189,9 +200,11 @@ def attended(
     places = [n for t in (*read, out) for n in (0, *t.stride()[:3])]
     numbers = (batch, heads, rows, keys, size, *places, -(mask is None), *[0, 0, 0, 0, *steps][-4:-1], causal)
     tensors = [t for t in (*read, mask, out) if t is not None]
-    kind = replace(_ATTENTION, half=out.dtype is torch.bfloat16)
-    run: Run = probe(target, config, kernel_probe, kind).result()(tensors, *numbers)
-    return run
+    if out.dtype is torch.bfloat16:
+        run: Run = probe(target, config, kernel_probe, replace(ATTENTION, half=True)).result()(tensors, *numbers)
+        return run
+    kernels = probe(target, config, MatmulProbe, False).result()
+    return bound(kernels.calls["attention"], tensors, numbers, kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +218,15 @@ class _Part:
     groups: int
 
     @classmethod
-    def of(cls, most: int, lanes: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
-        """The part that takes at most so many multiplications; results fill vectors of so many lanes."""
+    def of(cls, most: int, fill: int, x: Any, weight: Any, how: Any, groups: int, out: Any) -> _Part:
+        """The part that takes at most so many multiplications; channels fill so many lanes."""
         sizes, (stride, padding, dilation) = [list(t.shape) for t in (x, weight, out)], map(list, how)
         if len(sizes[0]) == 3:
             for size in sizes:
                 size.insert(2, 1)
             stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
         size, window, results = sizes
-        window[0] = results[1] = -(-window[0] // lanes) * lanes
+        window[0] = results[1] = -(-window[0] // fill) * fill
         line = math.prod(window) * results[-1]
         for d in range(2, len(size) - 1):  # depth, then lines
             part = max(results[d] * most // (line * results[0] * math.prod(results[2:-1])), 1)
@@ -275,9 +288,9 @@ def convolutions(
     """Convolutions by a constant weight, channels last."""
     *how, groups, out = rest
     choices = {c.name: c for c in target.choices("aten::convolution", (x, weight, *rest))}
-    lanes = target.vector_bytes // 4 if groups == 1 else 1
-    part = _Part.of(_PRODUCTS * target.threads, max(lanes, 1), x, weight, how, groups, out)
-    outer, inner, *_, width = part.weight
+    pair = target.vector_bytes // 2 if groups == 1 else 1  # of vectors, which is what probes have tiles for
+    part = _Part.of(_PRODUCTS * target.threads, max(pair, 1), x, weight, how, groups, out)
+    outer, inner, *_ = part.weight
     pixels, bias = math.prod(part.out) // outer, torch.ones(outer, dtype=weight.dtype)
     for form, passes in forms.items():
         try:
@@ -290,8 +303,7 @@ def convolutions(
             elif form == "packed":
                 run = part.library(bias, choices[form].options["pieces"])
             else:
-                tile = width, part.how[0][-1], part.how[2][-1], results_of(part.out[-1])
-                detail = choices[form].options["columns"] or (lanes_of(target.vector_bytes, outer), *tile)
+                detail = choices[form].options["columns"] or _tile(target, x, weight, *rest)
                 run = part.own(probe(target, config, ConvolutionProbe, detail).result(), choices[form], bias)
         except (RuntimeError, ValueError, KeyError):
             continue
