@@ -7,6 +7,7 @@ from vectors import needs_vectors
 
 import firebrick
 from firebrick.passes import tuning
+from firebrick.targets import by_device
 from firebrick.targets.cpu.cpu_target import CpuTarget, runs_here
 
 pytestmark = [pytest.mark.compiler, needs_vectors]
@@ -50,6 +51,7 @@ def tiles(monkeypatch):
         offered.append((op, set(forms)))
         return {form: 1.0 if form == "tiles" else 2.0 for form in forms}
 
+    monkeypatch.setattr(by_device, "REST", 0)
     monkeypatch.setattr(CpuTarget, "measured", measured)
     monkeypatch.setattr(tuning, "chosen", {})
     return offered

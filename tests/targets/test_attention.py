@@ -13,7 +13,7 @@ import firebrick
 from firebrick.config import Config
 from firebrick.targets.cpu.attention_kernel import Attention
 from firebrick.targets.cpu.cpu_target import detect
-from firebrick.targets.cpu.matmul_probe import probe_library
+from firebrick.targets.cpu.matmul_probe import probe_libraries
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
 
@@ -43,7 +43,9 @@ def kernel(sizes, mask=None, causal=False, target=None, half=False):
         steps = [0 if n == 1 else s for n, s in zip(mask.shape, mask.stride(), strict=True)]
         hides = (0, *[0, 0, *steps][-4:-1])
     unit, shape = Unit(target), Attention(sizes, (*lies, hides), size**-0.5, causal, half)
-    library = probe_library(target, Config.from_env(), unit_text(unit, [shape.text(unit, "attend")]), ("attend",))
+    (library,) = probe_libraries(
+        target, Config.from_env(), (unit_text(unit, [shape.text(unit, "attend")]), ("attend",))
+    )
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.symbol("attend"))
 
     def run(*tensors):

@@ -10,7 +10,7 @@ import torch
 from firebrick.config import Config
 from firebrick.ir.operators.panel_op import pack_panels_op, panel_convolution_op, panel_op
 from firebrick.targets.cpu.cpu_target import detect, runs_here
-from firebrick.targets.cpu.matmul_probe import probe_library
+from firebrick.targets.cpu.matmul_probe import probe_libraries
 from firebrick.targets.cpu.panel_kernel import HALVES, PANEL_COLUMNS, VNNI, PanelProduct, window_of
 from firebrick.targets.cpu.unit_writer import Unit
 from firebrick.targets.cpu.units import unit_text
@@ -26,7 +26,7 @@ def kernel(target, dtype, attr="none", bias=None):
     rows, inner, outer = (f"sizes[{i}]" for i in range(3))
     made = PanelProduct(rows, inner, outer, (0, inner), 0, outer, depth, TYPES[dtype], bias, attr)
     text = unit_text(unit, [made.text(unit, "product")])
-    library = probe_library(target, Config.from_env(), text, ("product",))
+    (library,) = probe_libraries(target, Config.from_env(), (text, ("product",)))
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.symbol("product"))
 
     def run(*tensors):
@@ -102,7 +102,7 @@ def test_convolutions_of_bfloat16_are_rounded_once(simd, emulated, size, outer, 
     unit, ends = Unit(target), (0, "relu", (), 0, 0, numbers)
     made = PanelProduct(exact[:, 0].numel(), inner, outer, (0, apart), 0, outer, HALVES, "uint16_t", *ends)
     text = unit_text(unit, [made.text(unit, "convolution")])
-    library = probe_library(target, Config.from_env(), text, ("convolution",))
+    (library,) = probe_libraries(target, Config.from_env(), (text, ("convolution",)))
     out = torch.empty_like(other)
     args = [t.data_ptr() for t in (x, packed, scale, bias, other, out)]
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.symbol("convolution"))((ctypes.c_void_p * 6)(*args))

@@ -26,8 +26,8 @@ mkldnn = torch.ops.mkldnn
 
 COLUMNS = {64: 32, 32: 16, 16: 16}
 """Bytes of a vector -> columns of a panel, two vectors or more; without vectors the library's kernels are best."""
-BROAD = {64: 64}
-"""The same of convolutions where there are registers for four vectors of a panel beside sums of six pixels."""
+BROAD = {32: 64}
+"""Columns of a panel -> of convolutions, where registers hold four vectors of it beside sums of six pixels."""
 _WRITTEN = frozenset({"scale", "bias", "add", *ACTIVATIONS})
 _HALF = frozenset({"bias", *ACTIVATIONS})
 _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "hardswish"})
@@ -137,7 +137,7 @@ def _convolution(
     if groups == 1:
         single = math.prod(window) == 1 and not any(padding) and all(n == 1 for n in stride)
         few = single and out.shape[0] * math.prod(out.shape[2:]) <= _FEW
-        broad = BROAD.get(columns * 2, columns) if outer > columns else columns
+        broad = BROAD.get(columns, columns) if outer > columns else columns
         inside = len(window) < 3 and x.shape[1] * stride[-1] <= _THICK
         wide = inside and out.shape[-1] >= _WIDE and x.shape[1] >= _THIN
         dense = Choice("dense", own, _WRITTEN, frozenset({"pad"} if wide else ()), options={"columns": broad})
