@@ -11,7 +11,7 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 74_983
+PACKAGE_LINES = 74_969
 FOLDER_LINES = {
     "": 1_708,
     "api": 2_787,
@@ -21,7 +21,7 @@ FOLDER_LINES = {
     "fakes": 3_208,
     "fuse": 1_867,
     "host": 459,
-    "ir": 5_273,
+    "ir": 5_259,
     "lower": 3_820,
     "native": 6_036,
     "passes": 3_090,

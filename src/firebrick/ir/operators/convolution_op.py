@@ -6,9 +6,7 @@ Compiled graphs have generated kernels instead of the call (`dense_kernel.py` an
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -16,18 +14,6 @@ import torch.nn.functional as F
 
 from firebrick.ir.operators.definition import define
 from firebrick.ir.operators.linear_op import ACTIVATIONS
-
-
-def empty_in_huge_pages(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """New memory, whose huge pages need few look-ups as a weight comes from memory: a tenth of the time of few rows."""
-    size, page = torch.Size(shape).numel() * like.element_size(), 1 << 21
-    if size < page or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return like.new_empty(shape)
-    memory = mmap.mmap(-1, size + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    start = -torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr() % page
-    with suppress(OSError):  # a system without them
-        memory.madvise(mmap.MADV_HUGEPAGE, start, size // page * page)
-    return torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start).view(like.dtype).view(shape)
 
 
 def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None) -> torch.Tensor:
@@ -41,7 +27,7 @@ def _pack(weight: torch.Tensor, columns: int, scale: torch.Tensor | None = None)
         return packed if scale is None else packed.mul_(scale)
     outer, inner, height, width = weight.shape
     panels, whole = -(-outer // columns), outer // columns
-    packed = empty_in_huge_pages(weight, (panels, height, width, inner, columns))
+    packed = weight.new_empty((panels, height, width, inner, columns))
     turned = packed.permute(0, 4, 3, 1, 2)  # [panels, columns, inner, height, width]
     rest = outer % columns
     turned[whole:, rest:] = 0
