@@ -14,9 +14,9 @@ NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 PACKAGE_LINES = 74_969
 FOLDER_LINES = {
     "": 1_708,
-    "api": 2_787,
+    "api": 2_813,
     "backends": 1_353,
-    "capture": 23_401,
+    "capture": 23_371,
     "extend": 2_629,
     "fakes": 3_208,
     "fuse": 1_867,

@@ -70,19 +70,22 @@ def compiled(model, level):
     return firebrick.compile(model.eval(), options={"simd": level, "cache": False})
 
 
+def on_one_thread(run, given):
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        return run(*given)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_every_tail(level, side):
     model, given = Many(SHAPES, APPLIED["none"], side), inputs(SHAPES)
-    threads = torch.get_num_threads()
     with torch.no_grad():
         eager, run = model(*given), compiled(model, level)
-        found = run(*given)
-        try:
-            torch.set_num_threads(1)
-            alone = run(*given)
-        finally:
-            torch.set_num_threads(threads)
+        found, alone = run(*given), on_one_thread(run, given)
         exact = model.double()(*[x.double() for x in given])
     assert all(map(torch.equal, found, alone))
     for shape, a, b, c in zip(SHAPES, found, eager, exact, strict=True):
@@ -95,16 +98,11 @@ def test_every_tail(level, side):
 def test_panels_made_ahead_of_time(level, side, monkeypatch, caplog):
     monkeypatch.setattr(choices, "_AHEAD", 0.1)
     shapes = [(1, 64, 64), (5, 100, 96), (14, 65, 65), (15, 257, 325), (37, 512, 80), (300, 128, 64), (29, 1100, 100)]
-    model, given, threads = Many(shapes, F.gelu, side), inputs(shapes), torch.get_num_threads()
+    model, given = Many(shapes, F.gelu, side), inputs(shapes)
     with torch.no_grad():
         eager = model(*given)
         run = firebrick.compile(model.eval(), options={"simd": level, "cache": False, "debug": "aten"})
-        found = run(*given)
-        try:
-            torch.set_num_threads(1)
-            alone = run(*given)
-        finally:
-            torch.set_num_threads(threads)
+        found, alone = run(*given), on_one_thread(run, given)
         exact = model.double()(*[x.double() for x in given])
     assert caplog.text.count("'ahead'") >= len(shapes)
     assert all(map(torch.equal, found, alone))

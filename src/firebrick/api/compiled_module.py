@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from firebrick import backends
+from firebrick.api.early_probes import prepare
 from firebrick.api.recorded_calls import Calls
 from firebrick.api.settings import Settings
 from firebrick.api.switches import blocks, call_switched, loaded
 from firebrick.capture import hook
-from firebrick.capture.ahead import prepare
 from firebrick.capture.stance import DEFAULT, FRONT_END, current
 
 _STATE = "_firebrick"

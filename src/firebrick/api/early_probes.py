@@ -15,8 +15,8 @@ _WINDOWS, _MATRICES = 0.05, 0.2
 
 def prepare(module: nn.Module, config: Config) -> None:
     """Begin to build what the first compile on a machine chooses kernels by, while its module is captured."""
-    begun = torch.is_grad_enabled() or config.autotune or config.stages != "all" or not measures(config)
-    if begun or (config.cache and DiskCache(config).root.exists()):
+    needless = torch.is_grad_enabled() or config.autotune or config.stages != "all" or not measures(config)
+    if needless or (config.cache and DiskCache(config).root.exists()):
         return
     weights = [w for w in module.parameters() if w.device.type == "cpu" and w.dim() > 1]
     calls, whole = list[Any](), sum(w.numel() for w in weights)
