@@ -11,7 +11,7 @@ PYTHON = sorted(PACKAGE.rglob("*.py"))
 NATIVE = sorted(PACKAGE.rglob("*.[ch]"))
 
 # Ceilings only fall. One folder may fill its room, all of them together may not.
-PACKAGE_LINES = 74_969
+PACKAGE_LINES = 74_968
 FOLDER_LINES = {
     "": 1_708,
     "api": 2_813,
@@ -26,7 +26,7 @@ FOLDER_LINES = {
     "native": 6_036,
     "passes": 3_090,
     "runtime": 2_181,
-    "targets": 7_470,
+    "targets": 7_469,
     "tools": 3_780,
     "torchscript": 1_174,
     "trace": 4_770,

@@ -96,7 +96,7 @@ def test_every_tail(level, side):
 @pytest.mark.parametrize("side", [False, True])
 @pytest.mark.parametrize("level", [level for level in LEVELS if level != "scalar"])
 def test_panels_made_ahead_of_time(level, side, monkeypatch, caplog):
-    monkeypatch.setattr(choices, "_AHEAD", 0.1)
+    monkeypatch.setattr(choices, "_SOME", 1)
     shapes = [(1, 64, 64), (5, 100, 96), (14, 65, 65), (15, 257, 325), (37, 512, 80), (300, 128, 64), (29, 1100, 100)]
     model, given = Many(shapes, F.gelu, side), inputs(shapes)
     with torch.no_grad():

@@ -13,6 +13,7 @@ from firebrick.passes import run_passes
 from firebrick.passes.prepack import prepack_linear
 from firebrick.report import recorder
 from firebrick.targets.by_device import find_targets
+from firebrick.targets.cpu import choices
 from firebrick.targets.cpu.cpu_target import CpuTarget, detect
 from firebrick.trace import trace_inference
 
@@ -119,7 +120,9 @@ def test_activation_is_fused_and_agrees_with_eager(act, attr):
 
 
 @needs_vectors
-def test_weights_are_read_where_they_are():
+def test_weights_are_read_where_they_are(monkeypatch):
+    monkeypatch.setattr(choices, "_AHEAD", 1.0)
+
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()

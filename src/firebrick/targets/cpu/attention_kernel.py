@@ -38,7 +38,7 @@ struct fb_attention {{
   void (*const* tiles)({types});
 }};
 static __thread float fb_heads[{floats}] __attribute__((aligned(64)));
-static inline {v} fb_most({v} a, {v} b) {{ return {larger}; }}
+static inline {v} fb_most({v} a, {v} b) {{ return {most_of}; }}
 template <typename T> static bool fb_small(const T* x, int64_t stride, int64_t rows, int64_t n) {{
   {v} top = {{}};
   for (int64_t r = 0; r < rows; r++)
@@ -58,19 +58,20 @@ template <typename T> static int64_t fb_seen(const T* mask, int64_t stride, int6
   return n;
 }}
 template <typename T> static void fb_weigh(const fb_attention& s, float* x, const T* mask, int64_t n, int64_t live,
-    float& top, float& sum, float* out) {{
-  {v} most = {v}_of(-__builtin_inff()), all = {{}};
+    bool first, float& top, float& sum, float* out) {{
+  {v} most = {v}_of(first ? -__builtin_inff() : top), all = {{}};
   for (int64_t j = 0; j < n; j += {w}) {{
     {v} y = *(const {v}u*)(x + j) * s.scale;
-    if (mask) y += fb_read(mask + j, n - j < {w} ? n - j : {w});
-    *({v}u*)(x + j) = y = {i}{{{iota}}} < {i}_of((int32_t)(live - j)) ? y : {v}_of(-__builtin_inff());
-    most = fb_most(most, y);
+    if (mask) y += n - j < {w} ? fb_read(mask + j, n - j) : fb_read(mask + j);
+    if (live - j < {w}) y = {i}{{{iota}}} < {i}_of((int32_t)(live - j)) ? y : {v}_of(-__builtin_inff());
+    *({v}u*)(x + j) = y;
+    most = {larger}(y, most);
   }}
-  const float here = {fold}(most), now = top > here ? top : here, from = now == -__builtin_inff() ? 0.0f : now;
+  const float now = {largest}(most), from = now == -__builtin_inff() ? 0.0f : now;
   for (int64_t j = 0; j < n; j += {w}) all += *({v}u*)(x + j) = {exp}(*(const {v}u*)(x + j) - from);
-  const float change = {exp}({v}_of(top - from))[0];
+  const float change = first ? 1.0f : {exp}({v}_of(top - from))[0];
   for (int64_t j = 0; j < s.size && change != 1.0f; j += {w}) *({v}u*)(out + j) *= change;
-  sum = sum * change + {add}(all), top = now;
+  sum = (first ? 0.0f : sum * change) + {add}(all), top = now;
 }}
 template <typename T> static void fb_attend(const fb_attention& s, const T* q, const T* k, const T* v, const T* mask,
     T* results, int64_t begin, int64_t end) {{
@@ -92,17 +93,16 @@ template <typename T> static void fb_attend(const fb_attention& s, const T* q, c
     seen[(b - begin) / {rows}] = n = small ? n : whole;
     reach = n > reach ? n : reach;
   }}
-  for (int64_t r = begin; r < end; r++) {{
-    tops[r - begin] = -__builtin_inff(), sums[r - begin] = 0;
-    __builtin_memset(out + r * pitch, 0, s.size * 4);
-  }}
-  for (int64_t n0 = 0; n0 < reach; n0 += {keys}) {{
+  for (int64_t n0 = 0; n0 < reach || n0 == 0; n0 += {keys}) {{
     const int64_t some = reach - n0 < {keys} ? reach - n0 : {keys};
     {turned}<T>(k + n0 * s.k[3], s.k[3], some, s.size, its_keys, {columns}, s.size);
     {copied}<T>(v + n0 * s.v[3], s.v[3], s.size, some, its_values, {columns}, {keys});
     for (int64_t b = begin; b < end; b += {rows}) {{
       const int64_t rest = seen[(b - begin) / {rows}] - n0, n1 = rest < some ? rest : some;
-      const int64_t count = n1 <= 0 ? 0 : end - b < {rows} ? end - b : {rows}, tiles = (count + {most} - 1) / {most};
+      const int64_t count = end - b < {rows} ? end - b : {rows}, tiles = (count + {most} - 1) / {most};
+      for (int64_t r = b; n1 <= 0 && n0 == 0 && r < b + count; r++)
+        sums[r - begin] = 0, __builtin_memset(out + r * pitch, 0, s.size * 4);
+      if (n1 <= 0) continue;
       const auto multiply = [&](const float* a, const float* b, int64_t part, float* c, int64_t apart, bool first) {{
         for (int64_t t = 0; t < tiles; t++) {{
           const int64_t r = count * t / tiles;
@@ -116,13 +116,13 @@ template <typename T> static void fb_attend(const fb_attention& s, const T* q, c
         multiply(left, its_keys + n * s.size, s.size, scores + n, {row}, true);
       for (int64_t r = b; r < b + count; r++) {{
         const int64_t live = s.causal && r + 1 - n0 < n1 ? r + 1 - n0 : n1;
-        fb_weigh(s, scores + (r - b) * {row}, mask ? mask + r * s.mask[3] + n0 : nullptr, n1, live, tops[r - begin],
-            sums[r - begin], out + r * pitch);
+        fb_weigh(s, scores + (r - b) * {row}, mask ? mask + r * s.mask[3] + n0 : nullptr, n1, live, n0 == 0,
+            tops[r - begin], sums[r - begin], out + r * pitch);
       }}
       for (int64_t c = 0; c < s.size; c += {columns})
         for (int64_t p = 0; p < n1; p += {chain})
           multiply(scores + p, its_values + c * {keys} + p * {columns}, n1 - p < {chain} ? n1 - p : {chain},
-              out + b * pitch + c, pitch, false);
+              out + b * pitch + c, pitch, n0 + p == 0);
     }}
   }}
   for (int64_t r = begin; r < end; r++) {{
@@ -205,10 +205,12 @@ class Attention:
         counts = range(1, _ROWS + 1) if isinstance(rows, str) else (min(rows, _ROWS), (rows - 1) % _ROWS + 1)
         heights = {n // -(-n // most) + more for n in counts for more in (0, n % -(-n // most) != 0)}
         tiles = [tile(unit, lanes, n, 2, lanes) if n in heights else "nullptr" for n in range(1, most + 1)]
-        floats, larger = panel_floats(unit.target.cache), "(a > b) | (a != a) ? a : b"
+        floats, most_of = panel_floats(unit.target.cache), "(a > b) | (a != a) ? a : b"
         facts: Any = {"w": lanes, "columns": 2 * lanes, "most": most, "row": ROW, "rows": _ROWS, "keys": _KEYS}
-        facts |= {"v": unit.vector("f32", lanes), "i": unit.vector("i32", lanes), "larger": larger, "eager": _EAGER}
-        facts |= {"fold": unit.fold("most", larger, "f32", lanes), "add": unit.fold("sum", "a + b", "f32", lanes)}
+        facts |= {"v": unit.vector("f32", lanes), "i": unit.vector("i32", lanes), "most_of": most_of, "eager": _EAGER}
+        facts |= {"fold": unit.fold("most", most_of, "f32", lanes), "add": unit.fold("sum", "a + b", "f32", lanes)}
+        pick = unit.inline("larger", lanes)
+        facts |= {"larger": pick, "largest": unit.fold("larger", f"{pick}(a, b)", "f32", lanes)}
         facts |= {"exp": unit.inline("exp", lanes), "iota": ", ".join(map(str, range(lanes))), "chain": CHAIN}
         facts |= {"turned": panels(unit, lanes, floats, True), "copied": panels(unit, lanes, floats, False)}
         held = 2 * (_KEYS * WIDEST + _ROWS * ROW) + _BLOCKS * _ROWS * WIDEST

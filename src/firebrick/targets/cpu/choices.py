@@ -35,9 +35,11 @@ _ONEDNN = frozenset({"bias", "gelu", "gelu_tanh", "tanh", "sigmoid", "swish", "h
 
 _MANY, _SMALL = 32, 64
 """Sequences beyond which, in layers of more hidden units, a step has rows enough for oneDNN's LSTM to be quick."""
-_PACKED, _AHEAD, _TILES, _BEHIND = 0.75, 0.55, 0.7, 1.5
+_PACKED, _AHEAD, _TILES, _BEHIND = 0.75, 0.45, 0.7, 1.5
 """Cost of kernels whose weight is packed ahead of time, oneDNN's and ours, of ours with instructions for bfloat16, and
 of slow ones."""
+_SOME = 16
+"""Rows from which panels that are packed ahead of time are likely quicker than a weight that is read where it is."""
 _LANES, _WIDEST = 4, 32
 """Channels that fill the shortest vectors, and width of a window up to which a kernel of channels by themselves is
 written: it has a line for each place and result."""
@@ -73,7 +75,8 @@ def find_choices(target: CpuTarget, op: str, args: tuple[Any, ...]) -> tuple[Cho
     elif columns and op == "aten::mm" and args[1].dtype is torch.float32 and isinstance(args[0].shape[0], int):
         width = vectors_ahead(REGISTERS[target.vector_bytes]) * target.vector_bytes // 4
         if min(args[1].shape) >= width:
-            choices.append(Choice("ahead", _AHEAD, _WRITTEN, options={"columns": width}))
+            cost = _AHEAD if args[0].shape[0] >= _SOME else _PACKED  # of few rows the weight is but read
+            choices.append(Choice("ahead", cost, _WRITTEN, options={"columns": width}))
     return tuple(sorted(choices, key=lambda c: c.cost))
 
 

@@ -13,7 +13,7 @@ from firebrick.ir.loops.program import Value
 from firebrick.targets.cpu import cpp_types
 from firebrick.targets.cpu.scalar_functions import HELPERS
 from firebrick.targets.cpu.transpose import BLOCK, SHUFFLE, transpose_helper
-from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, SCALE, SCALE_ANY
+from firebrick.targets.cpu.vector_math import HARDWARE, HARDWARE_FUNCTION, INLINE, STEPS, STEPS_ANY
 
 if TYPE_CHECKING:
     from firebrick.targets.cpu.accumulators import AccState
@@ -112,9 +112,10 @@ class Unit:
     def inline(self, name: str, width: int) -> str:
         """Name of a function of f32 lanes that the unit defines."""
         vector, ints = self.vector("f32", width), self.vector("i32", width)
-        scale = SCALE.get(self.target.simd, SCALE_ANY).format(v=vector, i=ints)
+        steps = STEPS.get(self.target.simd, STEPS_ANY)
+        facts = {step: text.format(v=vector, i=ints) for step, text in steps.items()} | {"v": vector, "i": ints}
         for text in INLINE[name]:
-            self.helpers.setdefault(f"{text[:60]}{width}", text.format(v=vector, i=ints, scale=scale))
+            self.helpers.setdefault(f"{text[:60]}{width}", text.format(**facts))
         return f"fb_{name}_{vector}"
 
     def hardware(self, name: str, lane: str, width: int) -> str:

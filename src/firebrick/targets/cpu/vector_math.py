@@ -12,19 +12,26 @@ BF16 = ("avx512_bf16", "avx512_amx")
 AVX512 = ("avx512", "avx512_vnni", *BF16)
 """Levels whose vectors have 64 bytes."""
 
-_EXP = """\
-static inline {v} fb_exp_{v}({v} x) {{
-  x = x < -104.5f ? {v}_of(-104.5f) : x;
-  x = x > 89.0f ? {v}_of(89.0f) : x;
+_POWER = """\
   const {v} t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
   const {v} r = x - n * 0.693145752f - n * 1.42860677e-6f;
   {v} p = r * 0.001381455804221332f + 0.008368736132979393f;
   p = p * r + 0.04166838899254799f;
   p = p * r + 0.1666652113199234f;
   p = p * r + 0.4999999403953552f;
-  p = p * (r * r) + r + 1.0f;
+  p = p * (r * r) + r + 1.0f;"""
+_EXP = """\
+static inline {v} fb_exp_{v}({v} x) {{
+  x = fb_smaller_{v}({v}_of(89.0f), fb_larger_{v}({v}_of(-104.5f), x));
+{power}
   {scale}
 }}
+"""
+
+_PICKS = """\
+// b where one of them is no number.
+static inline {v} fb_larger_{v}({v} a, {v} b) {{ {larger} }}
+static inline {v} fb_smaller_{v}({v} a, {v} b) {{ {smaller} }}
 """
 
 _SCALE = """\
@@ -39,13 +46,7 @@ _SCALE_AVX512 = """\
 _SMALL = """\
 // exp of what lies between -80 and 80.
 static inline {v} fb_small_exp_{v}({v} x) {{
-  const {v} t = x * 1.44269504f + 12582912.0f, n = t - 12582912.0f;
-  const {v} r = x - n * 0.693145752f - n * 1.42860677e-6f;
-  {v} p = r * 0.001381455804221332f + 0.008368736132979393f;
-  p = p * r + 0.04166838899254799f;
-  p = p * r + 0.1666652113199234f;
-  p = p * r + 0.4999999403953552f;
-  p = p * (r * r) + r + 1.0f;
+{power}
   return p * ({v})((({i})t << 23) + 0x3f800000);
 }}
 """
@@ -59,7 +60,7 @@ static inline {v} fb_erf_{v}({v} x) {{
   p = p * s + 0.11282140761613846f;
   p = p * s - 0.3761252462863922f;
   p = p * s + 0.12837915122509003f;
-  const {v} t = a > 4.1f ? {v}_of(4.1f) : a;
+  const {v} t = fb_smaller_{v}({v}_of(4.1f), a);
   {v} q = t * 2.00178492377745e-05f - 0.00042217911686748266f;
   q = q * t + 0.004112456925213337f;
   q = q * t - 0.024967707693576813f;
@@ -74,7 +75,7 @@ static inline {v} fb_erf_{v}({v} x) {{
 _TANH = """\
 static inline {v} fb_tanh_{v}({v} x) {{
   const {i} sign = ({i})x & (int32_t)0x80000000;
-  const {v} size = ({v})(({i})x ^ sign), a = size > 20.0f ? {v}_of(20.0f) : size, s = a * a;
+  const {v} size = ({v})(({i})x ^ sign), a = fb_smaller_{v}({v}_of(20.0f), size), s = a * a;
   {v} p = s * -0.005895150359719992f + 0.02079596370458603f;
   p = p * s - 0.053783826529979706f;
   p = p * s + 0.13331924378871918f;
@@ -85,7 +86,7 @@ static inline {v} fb_tanh_{v}({v} x) {{
 
 _ERF1P = """\
 static inline {v} fb_erf1p_{v}({v} x) {{
-  const {v} a = ({v})(({i})x & 0x7fffffff), t = a > 5.6f ? {v}_of(5.6f) : a;
+  const {v} a = ({v})(({i})x & 0x7fffffff), t = fb_smaller_{v}({v}_of(5.6f), a);
   {v} q = t * 2.2511819679493783e-06f - 4.2503565055085346e-05f;
   q = q * t + 0.0003087179793510586f;
   q = q * t - 0.0009418321424163878f;
@@ -101,16 +102,20 @@ static inline {v} fb_erf1p_{v}({v} x) {{
 """
 
 INLINE: Mapping[str, tuple[str, ...]] = {
-    "exp": (_EXP,), "erf": (_SMALL, _ERF), "tanh": (_SMALL, _TANH), "erf1p": (_SMALL, _ERF1P),
+    "exp": (_PICKS, _EXP), "erf": (_PICKS, _SMALL, _ERF), "tanh": (_PICKS, _SMALL, _TANH), "larger": (_PICKS,),
+    "erf1p": (_PICKS, _SMALL, _ERF1P),
 }  # fmt: skip
 """Function -> the texts that define it for vectors of f32, in order.
 
 erf1p is 1 + erf(x), exact to 7e-8 and without cancellation for negative x: what GELU needs.
 """
 
-SCALE: Mapping[str, str] = dict.fromkeys(AVX512, _SCALE_AVX512)
-"""SIMD level -> how {scale} multiplies by a power of two, where that is not `SCALE_ANY`."""
-SCALE_ANY = _SCALE
+_PICK = '{{v}} y; asm("v{}ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b)); return y;'
+_STEPS_AVX512 = {"power": _POWER, "scale": _SCALE_AVX512, "larger": _PICK.format("max"), "smaller": _PICK.format("min")}
+STEPS: Mapping[str, Mapping[str, str]] = dict.fromkeys(AVX512, _STEPS_AVX512)
+"""SIMD level -> parts of the functions, where those are not `STEPS_ANY`: an instruction multiplies by a power of two,
+and one picks the larger number, for which compilers take two with a mask."""
+STEPS_ANY = {"power": _POWER, "scale": _SCALE, "larger": "return a > b ? a : b;", "smaller": "return a < b ? a : b;"}
 
 _ROUND = {"floor": 9, "ceil": 10, "trunc": 11, "round": 12}
 
@@ -121,27 +126,15 @@ HARDWARE: Mapping[str, Mapping[str, str]] = {
 """SIMD level -> functions that are one instruction there, {p} standing for ps and pd."""
 
 HARDWARE_FUNCTION = """\
-static inline {v} fb_{name}_{v}({v} x) {{
-  {v} y;
-  asm("{text}" : "=v"(y) : "v"(x));
-  return y;
-}}
+static inline {v} fb_{name}_{v}({v} x) {{ {v} y; asm("{text}" : "=v"(y) : "v"(x)); return y; }}
 """
 
 HALF_HARDWARE: Mapping[str, str] = {
     "fb_from_f16x": """\
-static inline {f} fb_from_f16x{w}({s} x) {{
-  {f} r;
-  asm("vcvtph2ps %1, %0" : "=v"(r) : "v"(x));
-  return r;
-}}
+static inline {f} fb_from_f16x{w}({s} x) {{ {f} y; asm("vcvtph2ps %1, %0" : "=v"(y) : "v"(x)); return y; }}
 """,
     "fb_to_f16x": """\
-static inline {s} fb_to_f16x{w}({f} x) {{
-  {s} r;
-  asm("vcvtps2ph $0, %1, %0" : "=v"(r) : "v"(x));
-  return r;
-}}
+static inline {s} fb_to_f16x{w}({f} x) {{ {s} y; asm("vcvtps2ph $0, %1, %0" : "=v"(y) : "v"(x)); return y; }}
 """,
 }
 """Conversions of f16 by the instructions of AVX2 and AVX-512, for 8 and 16 lanes."""
