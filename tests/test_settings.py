@@ -31,14 +31,14 @@ def program(x):
 
 
 class Multiplied(nn.Module):
-    """Has a weight that can be folded, and one that can be prepacked."""
+    """Has a number that can be folded, and weights that can be prepacked."""
 
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(256, 512), nn.Linear(512, 256)
 
     def forward(self, x):
-        return self.second(torch.nn.functional.linear(x, self.first.weight.exp(), self.first.bias).relu())
+        return self.second(self.first(x).relu()) * self.second.bias.exp()
 
 
 @graph_pass
